@@ -1,0 +1,61 @@
+// Package receipt is the contract by which a downstream proves what became of a call.
+//
+// A receipt is the only thing that decides. The package holds its types, a strict decoder for the
+// answers of a downstream, an HTTP client that tells every transport outcome apart, and the halving of
+// batches that a downstream refuses. It knows nothing of the pending table and is safe to embed.
+//
+//	request {"bizIds":[…]} ──► downstream ──► answer ──► decode ──► Evidence per bizId
+//	                                             │
+//	                                             └─ anything else: *Error, evidence stays Unknown
+package receipt
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Status is what a downstream says of one call. The set is closed: any other word makes the answer malformed.
+type Status string
+
+// The four words of the protocol.
+const (
+	StatusSuccess    Status = "SUCCESS"
+	StatusFailed     Status = "FAILED"
+	StatusProcessing Status = "PROCESSING"
+	StatusNotFound   Status = "NOT_FOUND"
+)
+
+// Receipt is one item of an answer. CallID is empty only for a NOT_FOUND of a whole bizId.
+type Receipt struct {
+	CallID         string
+	BizID          string
+	Operation      string // "" when the downstream does not name it
+	IdempotencyKey string // "" when the downstream does not name it
+	Status         Status
+	ProcessedAt    time.Time // zero when not stated
+	Attempt        int       // 0 when not stated
+	// Raw is the item as it came, byte for byte: valid JSON without NUL characters or lone surrogates,
+	// so PostgreSQL's jsonb takes it unless a number in it is out of its range.
+	Raw json.RawMessage
+}
+
+// Presence says whether a downstream holds anything for a bizId. The three values never merge:
+// silence is not absence. The zero value is Unknown.
+type Presence int
+
+// The values of Presence.
+const (
+	Unknown Presence = iota // not answered: no answer, a malformed one, or one that does not mention the bizId
+	Absent                  // an explicit NOT_FOUND for the bizId and nothing else
+	Present                 // at least one receipt
+)
+
+// Evidence is what one look learned about one bizId.
+type Evidence struct {
+	Presence Presence
+	// Receipts holds every receipt the downstream listed for the bizId; only with Present. A NOT_FOUND that
+	// names a callId is kept here, since it speaks of that call alone.
+	Receipts []Receipt
+	// Err tells why the bizId was not answered; only with Unknown.
+	Err *Error
+}
