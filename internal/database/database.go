@@ -1,0 +1,110 @@
+// Package database opens PostgreSQL and runs transactions the way money needs it: every write inside a
+// transaction (database/sql silently repeats a bare Exec when a backend dies), and a COMMIT whose outcome is
+// unknown is told apart from one that failed.
+package database
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/lib/pq"
+	"github.com/lib/pq/pqerror"
+)
+
+// MaxConns bounds the connections one process opens.
+const MaxConns = 25
+
+// Open prepares a pool for dsn. It connects to nothing yet.
+func Open(dsn string) (*sqlx.DB, error) {
+	cfg, err := pq.NewConfig(dsn)
+	if err != nil {
+		return nil, fmt.Errorf("reading the database URL: %w", err)
+	}
+	connector, err := pq.NewConnectorConfig(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("reading the database URL: %w", err)
+	}
+	db := sqlx.NewDb(sql.OpenDB(connector), "postgres")
+	db.SetMaxOpenConns(MaxConns)
+	db.SetMaxIdleConns(MaxConns)
+	db.SetConnMaxIdleTime(5 * time.Minute)
+	return db, nil
+}
+
+// ErrCommitUnknown marks a COMMIT that was sent and whose answer never came: the transaction happened, or it
+// did not. The caller reads the rows again before it decides anything.
+var ErrCommitUnknown = errors.New("the outcome of the COMMIT is unknown")
+
+// Beginner opens a transaction: a pool, or one pinned connection of it.
+type Beginner interface {
+	BeginTxx(ctx context.Context, opts *sql.TxOptions) (*sqlx.Tx, error)
+}
+
+// InTx runs fn in one transaction: COMMIT when it returns nil, ROLLBACK otherwise.
+func InTx(ctx context.Context, db Beginner, fn func(tx *sqlx.Tx) error) error {
+	tx, err := db.BeginTxx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("opening a transaction: %w", err)
+	}
+	defer func() { _ = tx.Rollback() }() // after a COMMIT this does nothing
+	if err := fn(tx); err != nil {
+		return err
+	}
+	err = tx.Commit()
+	switch {
+	case err == nil:
+		return nil
+	case pq.As(err) != nil, errors.Is(err, sql.ErrTxDone), errors.Is(err, pq.ErrInFailedTransaction):
+		return fmt.Errorf("committing: %w", err) // the server said no, or the transaction had been rolled back
+	default:
+		return fmt.Errorf("%w: %w", ErrCommitUnknown, err)
+	}
+}
+
+// Busy reports an error after which the same transaction may succeed when run again at once: a lock not had in
+// time, a deadlock, a serialization failure.
+func Busy(err error) bool {
+	return pq.As(err, pqerror.TRSerializationFailure, pqerror.TRDeadlockDetected, pqerror.LockNotAvailable) != nil
+}
+
+// Refused reports that the server will never take these values: a data exception (22), a broken constraint (23), a limit (54).
+// The SQLSTATE is returned for the reader.
+func Refused(err error) (sqlstate string, ok bool) {
+	e := pq.As(err)
+	if e == nil {
+		return "", false
+	}
+	class := e.Code.Class()
+	return string(e.Code), class == pqerror.ClassDataException || class == pqerror.ClassIntegrityConstraintViolation ||
+		class == pqerror.ClassProgramLimitExceeded
+}
+
+// Unreachable reports that the server was not there, or went away in the middle: connection trouble, a shutdown,
+// a start-up, no free slot. The statement did not take effect unless it was a COMMIT. A caller whose own context ended
+// looks at that first: a dial that ran into its deadline looks like one that ran into connect_timeout.
+func Unreachable(err error) bool {
+	if e := pq.As(err); e != nil {
+		switch e.Code.Class() {
+		case pqerror.ClassConnectionException, pqerror.ClassOperatorIntervention, pqerror.ClassInsufficientResources:
+			return e.Code != pqerror.QueryCanceled
+		}
+		return false
+	}
+	if errors.Is(err, context.Canceled) {
+		return false
+	}
+	// A killed backend comes as a bare "driver: bad connection" without an SQLSTATE.
+	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return true
+	}
+	_, network := errors.AsType[*net.OpError](err)
+	_, lookup := errors.AsType[*net.DNSError](err)
+	return network || lookup
+}
