@@ -167,6 +167,7 @@ func TestAServerThatIsNotThereIsUnreachable(t *testing.T) {
 		"it never answers":    "postgres://x@" + silent.Addr().String() + "/x?sslmode=disable&connect_timeout=1",
 		"no such socket":      "postgres:///x?host=/nowhere&user=x&sslmode=disable",
 		"it hangs up at once": "postgres://x@" + hangUp(t) + "/x?sslmode=disable",
+		"and with TLS":        "postgres://x@" + hangUp(t) + "/x?sslmode=require",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -202,11 +203,13 @@ func TestWhatIsNotOfTheServerIsOfNoKind(t *testing.T) {
 	db, _ := numbers(t)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
+	_, dial := new(net.Dialer).DialContext(ended, "tcp", "127.0.0.1:1")
 	var n int
 	var scan struct{ N int }
 	for name, err := range map[string]error{
 		"nothing":           nil,
 		"a canceled caller": inTx(ended, db, `SELECT 1`),
+		"a canceled dial":   dial,
 		"no row":            db.Get(&n, `SELECT n FROM numbers WHERE n = 99`),
 		"a wrong type":      db.Get(&n, `SELECT 'x'`),
 		"a missing field":   db.Get(&scan, `SELECT 1 AS other`),

@@ -16,7 +16,7 @@ CREATE INDEX call_events_call ON reconciler.call_events (call_id);
 
 COMMENT ON TABLE reconciler.call_events IS 'Append-only audit ledger of pending_confirmations, partitioned by day.';
 COMMENT ON COLUMN reconciler.call_events.kind IS
-    'success, failed, retry, manual, waiting (a verdict withdrawn); sent; contradiction, call_id_changed';
+    'verdict; reopened (a RETRY withdrawn); sent; contradiction, call_id_changed';
 COMMENT ON COLUMN reconciler.call_events.detail IS 'with a verdict: what the decision saw and the row no longer shows';
 
 -- +goose StatementBegin
@@ -35,9 +35,11 @@ CREATE TRIGGER call_events_no_truncate BEFORE TRUNCATE ON reconciler.call_events
 
 -- ensure_event_partitions makes the missing daily partitions from yesterday to today + days_ahead and returns how many
 -- it made. The migration, every pass and any client may call it; concurrent calls make each partition once.
--- A partition is built aside and attached, which takes a lock that lets inserts into its siblings go on.
+-- A partition is built aside and attached, which takes a lock that lets inserts into its siblings go on. Only the owner of
+-- the ledger may do that, so the function runs as the owner and whoever works on the table may be allowed to call it.
 -- +goose StatementBegin
-CREATE FUNCTION reconciler.ensure_event_partitions(days_ahead integer DEFAULT 14) RETURNS integer LANGUAGE plpgsql AS $$
+CREATE FUNCTION reconciler.ensure_event_partitions(days_ahead integer DEFAULT 14) RETURNS integer LANGUAGE plpgsql
+    SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     today date := (now() AT TIME ZONE 'UTC')::date;
     day   date;
@@ -61,5 +63,7 @@ BEGIN
     RETURN made;
 END $$;
 -- +goose StatementEnd
+
+REVOKE EXECUTE ON FUNCTION reconciler.ensure_event_partitions(integer) FROM PUBLIC;
 
 SELECT reconciler.ensure_event_partitions();

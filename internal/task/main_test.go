@@ -1,0 +1,73 @@
+package task
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/callreceipt/reconciler/internal/database"
+	"github.com/callreceipt/reconciler/internal/localpg"
+)
+
+// envHold makes the test binary play a process that holds a lease until it is killed; it names the database.
+const envHold = "TASK_TEST_HOLD"
+
+func TestMain(m *testing.M) {
+	if dsn := os.Getenv(envHold); dsn != "" {
+		fmt.Fprintln(os.Stderr, playHolder(dsn))
+		os.Exit(1)
+	}
+	os.Exit(localpg.Main(m))
+}
+
+func playHolder(dsn string) error {
+	db, err := database.Open(dsn)
+	if err != nil {
+		return err
+	}
+	return Hold(context.Background(), db, slog.New(slog.DiscardHandler), "reconcile:T", "doomed", func(ctx context.Context) error {
+		fmt.Println("held")
+		<-ctx.Done()
+		return ctx.Err()
+	})
+}
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// newLease is a lease of the test's own, with a short life where the test waits for a renewal.
+func newLease(t testing.TB, db *sqlx.DB, holder string, ttl time.Duration) *lease {
+	t.Helper()
+	l := &lease{db: db, name: "reconcile:T", holder: holder, ttl: ttl}
+	t.Cleanup(l.close)
+	return l
+}
+
+func value[T any](t testing.TB, db *sqlx.DB, query string, args ...any) T {
+	t.Helper()
+	var v T
+	if err := db.Get(&v, query, args...); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	return v
+}
+
+// eventually waits for a condition that another session brings about.
+func eventually(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.NewTimer(time.Minute)
+	defer deadline.Stop()
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatalf("waited in vain until %s", what)
+		}
+	}
+}
