@@ -123,7 +123,7 @@ type Receipts struct {
 	Rate float64 `yaml:"rate" json:"rate"`
 	// BearerTokenFile holds the token of the Authorization header. Empty means no header.
 	BearerTokenFile string `yaml:"bearer_token_file" json:"bearer_token_file"`
-	// CAFile holds the PEM certificates that are trusted instead of the system's. Empty means the system's.
+	// CAFile holds the PEM certificates that are trusted besides the system's. Empty means the system's.
 	CAFile string `yaml:"ca_file" json:"ca_file"`
 }
 
@@ -145,6 +145,10 @@ type Retry struct {
 	URL URL `yaml:"url" json:"url"`
 	// Timeout is for one whole send and its answer, at most 5m.
 	Timeout Duration `yaml:"timeout" json:"timeout"`
+	// BearerTokenFile holds the token of the Authorization header. Empty means no header.
+	BearerTokenFile string `yaml:"bearer_token_file" json:"bearer_token_file"`
+	// CAFile holds the PEM certificates that are trusted besides the system's. Empty means the system's.
+	CAFile string `yaml:"ca_file" json:"ca_file"`
 }
 
 // Notify is where the verdicts of one tool are delivered.

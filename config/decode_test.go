@@ -39,7 +39,7 @@ partitions:
 		"c.yaml:10:5: tools.a.setle: unknown key; did you mean settle?",
 		"c.yaml:11:21: tools.a.check_backoff.initail: unknown key; did you mean initial?",
 		"c.yaml:13:7: tools.a.receipts.batchsize: unknown key; did you mean batch_size?",
-		"c.yaml:14:13: tools.a.retry.zebra: unknown key; known here: mode, url, timeout",
+		"c.yaml:14:13: tools.a.retry.zebra: unknown key; known here: mode, url, timeout, bearer_token_file, ca_file",
 		"c.yaml:16:7: tools.a.notify.secret-file: unknown key; did you mean secret_file?",
 		"c.yaml:18:3: partitions[0].tabel: unknown key; did you mean table?",
 		`c.yaml:20:21: partitions[0].archive."di\nr": unknown key; did you mean dir?`,

@@ -64,8 +64,10 @@ func (t Retry) validate(at path, r *report) {
 	case t.Mode == RetryDispatch && t.URL == "":
 		r.wrong(at.to("mode"), []path{at.to("url")}, "is %s, but url is empty; write retry.url, or use mode: %s", t.Mode, RetryHandoff)
 	}
-	validateEndpoint(at.to("url"), t.URL, "remove it", r)
+	validateEndpoint(at.to("url"), t.URL, "use bearer_token_file", r)
 	positive(at.to("timeout"), t.Timeout, longestTimeout, r)
+	checkFile(at.to("bearer_token_file"), t.BearerTokenFile, r)
+	checkFile(at.to("ca_file"), t.CAFile, r)
 }
 
 func (n Notify) validate(at path, r *report) {

@@ -69,11 +69,11 @@ func isLost(err error) bool {
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// statusError says what an answer other than 200 means.
-func statusError(resp *http.Response, now time.Time) *Error {
-	e := &Error{Kind: KindStatus, Status: resp.StatusCode}
+// statusError says what a status means that is not the one wanted.
+func statusError(code int, header http.Header, now time.Time) *Error {
+	e := &Error{Kind: KindStatus, Status: code}
 	hint := ""
-	switch code := resp.StatusCode; {
+	switch {
 	case code == http.StatusBadRequest || code == http.StatusUnprocessableEntity:
 		e.Outcome = BadBatch
 	case code == http.StatusRequestEntityTooLarge:
@@ -83,9 +83,9 @@ func statusError(resp *http.Response, now time.Time) *Error {
 	case code == http.StatusNotFound:
 		e.Outcome, hint = Misconfigured, ", check the URL"
 	case code >= 300 && code <= 399:
-		e.Outcome, hint = Misconfigured, ", redirects to "+locationHost(resp)+" and redirects are refused: configure the final URL"
+		e.Outcome, hint = Misconfigured, ", redirects to "+locationHost(header)+" and redirects are refused: configure the final URL"
 	case code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable:
-		if pause := retryAfter(resp.Header.Get("Retry-After"), now); pause > 0 {
+		if pause := retryAfter(header.Get("Retry-After"), now); pause > 0 {
 			e.Outcome, e.RetryAfter, hint = Throttled, pause, ", retry after "+pause.Round(time.Second).String()
 		}
 	}
@@ -94,8 +94,8 @@ func statusError(resp *http.Response, now time.Time) *Error {
 }
 
 // locationHost names where a redirect leads, without path and query, which may hold secrets.
-func locationHost(resp *http.Response) string {
-	u, err := url.Parse(resp.Header.Get("Location"))
+func locationHost(header http.Header) string {
+	u, err := url.Parse(header.Get("Location"))
 	switch {
 	case err != nil:
 		return "an unreadable Location"

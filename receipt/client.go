@@ -15,7 +15,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Client asks one downstream for receipts over HTTP. It is safe for concurrent use.
+// Client speaks to one endpoint of a downstream over HTTP. It is safe for concurrent use.
 type Client struct {
 	url       *url.URL
 	shown     string // the URL as errors show it: without user information and query
@@ -39,17 +39,32 @@ func (c *Client) Query(ctx context.Context, bizIDs []string) (Answer, error) {
 	if len(bizIDs) == 0 {
 		return Answer{Of: map[string]Evidence{}}, nil
 	}
-	exchange, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	answer, trouble := c.exchange(exchange, bizIDs)
-	if trouble == nil {
-		return answer, nil
+	body, err := question(bizIDs)
+	if err != nil {
+		return Answer{}, c.told(ctx, &Error{Outcome: BadBatch, Kind: KindSetup, Err: err})
 	}
+	reply, trouble := c.post(ctx, body, nil)
+	if trouble == nil && reply.status != http.StatusOK {
+		trouble = reply.trouble(c.now())
+	}
+	if trouble != nil {
+		return Answer{}, c.told(ctx, trouble)
+	}
+	answer, trouble := decode(reply.body, bizIDs, c.limits)
+	if trouble != nil {
+		return Answer{}, c.told(ctx, reply.with(trouble))
+	}
+	return answer, nil
+}
+
+// told gives an error its text: one line that says whom we spoke to. What the caller's own context cut off says nothing
+// of the downstream.
+func (c *Client) told(ctx context.Context, trouble *Error) *Error {
 	if onWire(trouble.Kind) && ctx.Err() != nil {
-		trouble = &Error{Kind: KindCanceled, Err: ctx.Err()}
+		trouble = &Error{Kind: KindCanceled, Connected: trouble.Connected, Err: ctx.Err()}
 	}
 	trouble.Err = &told{text: oneLine("POST "+c.shown+": "+trouble.Err.Error(), maxText), cause: trouble.Err}
-	return Answer{}, trouble
+	return trouble
 }
 
 // told is an error whose text is safe to log; errors.Is and errors.As see the cause.
@@ -61,45 +76,67 @@ type told struct {
 func (t *told) Error() string { return t.text }
 func (t *told) Unwrap() error { return t.cause }
 
-// exchange makes the request and reads the answer.
-func (c *Client) exchange(ctx context.Context, bizIDs []string) (Answer, *Error) {
-	var badHandshake atomic.Bool // set by a goroutine of the transport, perhaps after we left
+// reply is what came back. Only the body of a 2xx is read.
+type reply struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+// with says which reply the trouble lies in.
+func (r reply) with(trouble *Error) *Error {
+	trouble.Status, trouble.Connected = r.status, true
+	trouble.Err = fmt.Errorf("%d with %s: %w", r.status, contentType(r.header), trouble.Err)
+	return trouble
+}
+
+// trouble is what a status means that is not the one wanted.
+func (r reply) trouble(now time.Time) *Error {
+	e := statusError(r.status, r.header, now)
+	e.Connected = true
+	return e
+}
+
+// post makes one request, bounded in time and bytes.
+func (c *Client) post(ctx context.Context, body []byte, header http.Header) (reply, *Error) {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	// Both are set by goroutines of the transport, perhaps after we left.
+	var badHandshake, connected atomic.Bool
 	req, trouble := c.request(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		TLSHandshakeDone: onFailure(&badHandshake),
-	}), bizIDs)
+		GotConn:          func(httptrace.GotConnInfo) { connected.Store(true) },
+	}), body, header)
 	if trouble != nil {
-		return Answer{}, trouble
+		return reply{}, trouble
 	}
 	resp, err := c.transport.RoundTrip(req)
 	if err != nil {
-		return Answer{}, &Error{Kind: wireKind(err, badHandshake.Load()), Err: err}
+		return reply{}, &Error{Kind: wireKind(err, badHandshake.Load()), Connected: connected.Load(), Err: err}
 	}
 	defer func() {
 		_, _ = io.CopyN(io.Discard, resp.Body, maxDrain) // only to keep the connection
 		_ = resp.Body.Close()
 	}()
-	if resp.StatusCode != http.StatusOK {
-		return Answer{}, statusError(resp, c.now())
+	r := reply{status: resp.StatusCode, header: resp.Header}
+	if resp.StatusCode/100 == 2 {
+		if r.body, trouble = c.read(resp); trouble != nil {
+			return reply{}, r.with(trouble)
+		}
 	}
-	answer, trouble := c.read(resp, bizIDs)
-	if trouble != nil {
-		trouble.Status = resp.StatusCode
-		trouble.Err = fmt.Errorf("200 with %s: %w", contentType(resp), trouble.Err)
-	}
-	return answer, trouble
+	return r, nil
 }
 
 // request builds the request. It cannot be rewound, so the transport cannot send it a second time.
-func (c *Client) request(ctx context.Context, bizIDs []string) (*http.Request, *Error) {
-	body, err := question(bizIDs)
-	if err != nil {
-		return nil, &Error{Outcome: BadBatch, Kind: KindSetup, Err: err}
-	}
+func (c *Client) request(ctx context.Context, body []byte, header http.Header) (*http.Request, *Error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url.String(), bytes.NewReader(body))
 	if err != nil {
 		return nil, &Error{Outcome: Misconfigured, Kind: KindSetup, Err: err}
 	}
 	req.GetBody = nil
+	for name, values := range header {
+		req.Header[name] = values
+	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json")
 	req.Header.Set("User-Agent", "reconciler")
@@ -132,27 +169,27 @@ func question(bizIDs []string) ([]byte, error) {
 	return append(body, `]}`...), nil
 }
 
-// read reads and decodes the body of a 200.
-func (c *Client) read(resp *http.Response, bizIDs []string) (Answer, *Error) {
+// read reads the body of an answer.
+func (c *Client) read(resp *http.Response) ([]byte, *Error) {
 	if coding := resp.Header.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
-		return Answer{}, &Error{Kind: KindMalformed, Err: fmt.Errorf("Content-Encoding %s was not asked for", quote(coding))}
+		return nil, &Error{Kind: KindMalformed, Err: fmt.Errorf("Content-Encoding %s was not asked for", quote(coding))}
 	}
 	tooLarge := &Error{Outcome: BadBatch, Kind: KindTooLarge, Err: fmt.Errorf("more than %d bytes", c.maxBytes)}
 	if resp.ContentLength > c.maxBytes {
-		return Answer{}, tooLarge
+		return nil, tooLarge
 	}
 	var body bytes.Buffer
 	if _, err := body.ReadFrom(io.LimitReader(resp.Body, c.maxBytes+1)); err != nil {
-		return Answer{}, &Error{Kind: bodyKind(err), Err: err}
+		return nil, &Error{Kind: bodyKind(err), Err: err}
 	}
 	if int64(body.Len()) > c.maxBytes {
-		return Answer{}, tooLarge
+		return nil, tooLarge
 	}
-	return decode(body.Bytes(), bizIDs, c.limits)
+	return body.Bytes(), nil
 }
 
-func contentType(resp *http.Response) string {
-	if t := resp.Header.Get("Content-Type"); t != "" {
+func contentType(header http.Header) string {
+	if t := header.Get("Content-Type"); t != "" {
 		return oneLine(t, maxQuote)
 	}
 	return "no Content-Type"

@@ -21,6 +21,9 @@ type Config struct {
 	MaxBytes        int64         // the largest answer that is read, decompressed; 0 means DefaultBytes
 	MaxItems        int           // the most receipts in one answer; 0 means DefaultItems
 	Concurrency     int           // requests in flight, for which connections are kept open; 0 means 1
+	// FreshConnections gives each request a connection of its own. A kept one may be dead, and then nobody can tell whether
+	// the request arrived: no matter for a question, a spent attempt for a send.
+	FreshConnections bool
 }
 
 // The default of Config.MaxBytes and the most it may be; the body is held in memory.
@@ -70,6 +73,7 @@ func NewClient(cfg Config) (*Client, error) {
 			TLSClientConfig:        &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 			TLSHandshakeTimeout:    cfg.Timeout,
 			ForceAttemptHTTP2:      true, // off by default once there is a TLSClientConfig
+			DisableKeepAlives:      cfg.FreshConnections,
 			MaxIdleConns:           connections,
 			MaxIdleConnsPerHost:    connections,
 			IdleConnTimeout:        90 * time.Second,

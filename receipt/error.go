@@ -31,7 +31,7 @@ const (
 	KindMalformed Kind = "malformed"
 	KindTooLarge  Kind = "too_large"     // more bytes or items than we accept, or 413
 	KindMissing   Kind = "not_mentioned" // a well-formed answer that leaves the bizId out
-	KindSetup     Kind = "setup"         // the request could not be built: an unreadable token file
+	KindSetup     Kind = "setup"         // the request could not be built: an unreadable token file, an id that is not UTF-8
 )
 
 // Error says why a request brought no evidence. Its text is one line, bounded, and never holds a secret.
@@ -40,7 +40,10 @@ type Error struct {
 	Kind       Kind
 	Status     int           // HTTP status code, 0 when none came
 	RetryAfter time.Duration // with Throttled: how long to pause, above 0, at most MaxRetryAfter
-	Err        error
+	// Connected says that a connection was had, so that bytes of the request may have arrived. Without one the request
+	// is known not to have.
+	Connected bool
+	Err       error
 }
 
 // MaxRetryAfter bounds the pause a downstream can ask for, whatever its clock or its typing says.

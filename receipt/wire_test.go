@@ -169,7 +169,7 @@ func TestADeadKeptAliveConnectionDoesNotSendTheQueryTwice(t *testing.T) {
 
 func TestTheTransportCannotSendTheQueryAgain(t *testing.T) {
 	t.Parallel()
-	req, trouble := client(t, Config{URL: "http://127.0.0.1/"}).request(t.Context(), []string{"B1"})
+	req, trouble := client(t, Config{URL: "http://127.0.0.1/"}).request(t.Context(), []byte("{}"), nil)
 	if trouble != nil || req.GetBody != nil {
 		t.Errorf("the request can be rewound, or %v", trouble)
 	}
