@@ -1,0 +1,119 @@
+package reconcile
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+
+	"github.com/cenkalti/backoff/v5"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/callreceipt/reconciler/pending"
+	"github.com/callreceipt/reconciler/receipt"
+)
+
+// Sender makes one attempt of a call; *receipt.Client is one. Its errors are *receipt.Error.
+type Sender interface {
+	Send(ctx context.Context, a receipt.Attempt) (receipt.Receipt, error)
+}
+
+// connectTries is how often one recorded attempt tries to connect. As long as nobody was reached nothing has been sent.
+const connectTries = 3
+
+// errNotReached ends the sending of a pass: every further attempt would be spent on nobody.
+var errNotReached = errors.New("the downstream cannot be reached to send again")
+
+// dispatch sends the calls of the tool that wait to be sent again, each with its original callId, exactly once per attempt:
+//
+//	rate ──► take: attempt+1 and "sent" are committed ──► send ──► a receipt decides, or the next look does
+//
+// It is the last part of a pass and works under its lease. A kill between the commit and the first byte spends an attempt and
+// sends nothing; no kill sends twice.
+func (p *pass) dispatch(ctx context.Context) error {
+	if p.cfg.Sender == nil || p.limits.DryRun {
+		return nil
+	}
+	var sends atomic.Int64
+	workers, soft := errgroup.WithContext(p.soft)
+	for range p.cfg.Concurrency {
+		workers.Go(func() error {
+			for p.gate.readyToSend(soft) == nil {
+				if n := sends.Add(1); p.limits.Rows > 0 && n > int64(p.limits.Rows) {
+					return nil
+				}
+				retry, err := p.store.TakeRetry(ctx, p.cfg.Tool, pending.Spacing(p.cfg.Policy.Backoff))
+				if retry == nil || err != nil {
+					return err
+				}
+				if err := p.send(ctx, soft, *retry); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return workers.Wait()
+}
+
+// send makes one attempt. Its error ends the sending; whatever came back of this attempt is no error.
+func (p *pass) send(ctx, soft context.Context, retry pending.Retry) error {
+	call := pending.Call{CallID: retry.CallID, BizID: retry.BizID, Attempt: retry.Attempt}
+	r, err := p.reach(ctx, soft, receipt.Attempt{
+		CallID: retry.CallID, BizID: retry.BizID, Operation: retry.Operation, IdempotencyKey: retry.IdempotencyKey,
+		Number: retry.Attempt, IssuedAt: retry.IssuedAt, Request: json.RawMessage(retry.Request),
+	})
+	if err == nil {
+		p.gate.sendAnswered()
+		p.cfg.Log.Debug(Prefix(call)+" sent again and answered", "tool", p.cfg.Tool, "receipt", string(r.Status))
+		return p.answered(ctx, retry.CallID, r)
+	}
+	e := notAsked(err)
+	p.cfg.Log.Info(Prefix(call)+" sent again, the next look decides", "tool", p.cfg.Tool, "connected", e.Connected, "error", e.Error())
+	switch {
+	case e.Outcome == receipt.Misconfigured:
+		return fmt.Errorf("sending to %s: %w", p.cfg.Tool, err)
+	case !e.Connected && e.Kind != receipt.KindCanceled:
+		return fmt.Errorf("%w: %w", errNotReached, err)
+	case e.Status == http.StatusTooManyRequests || e.Status == http.StatusServiceUnavailable:
+		p.gate.sendRefused(e.RetryAfter)
+	}
+	return nil
+}
+
+// reach sends, and tries again only while no connection was had: then nothing of the attempt can have arrived.
+func (p *pass) reach(ctx, soft context.Context, a receipt.Attempt) (receipt.Receipt, error) {
+	p.mu.Lock()
+	p.sum.Sent++
+	p.mu.Unlock()
+	between := backoff.NewExponentialBackOff()
+	between.InitialInterval, between.MaxInterval = firstRepeat, longestRepeat
+	for try := 1; ; try++ {
+		r, err := p.cfg.Sender.Send(ctx, a)
+		e, _ := asError(err)
+		if err == nil || e == nil || e.Connected || e.Outcome == receipt.Misconfigured || try == connectTries {
+			return r, err
+		}
+		if wait(soft, between.NextBackOff()) != nil {
+			return r, err
+		}
+	}
+}
+
+// answered lets a receipt that came back at once decide, on the path of every other verdict.
+func (p *pass) answered(ctx context.Context, callID string, r receipt.Receipt) error {
+	now, err := p.store.Now(ctx)
+	if err != nil {
+		return err
+	}
+	calls, err := p.store.Get(ctx, []string{callID})
+	if err != nil || len(calls) == 0 {
+		return err
+	}
+	call := calls[0]
+	seen := Plausible(receipt.Evidence{Presence: receipt.Present, Receipts: []receipt.Receipt{r}}, now)
+	v := Decide(call, seen, p.cfg.Policy, now)
+	return p.settle(ctx, []judged{{verdict: v, change: p.change(call, v, seen, now), at: now}}, map[string]receipt.Evidence{call.BizID: seen})
+}

@@ -1,0 +1,113 @@
+package reconcile
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/callreceipt/reconciler/pending"
+	"github.com/callreceipt/reconciler/receipt"
+)
+
+// sourceFunc answers in place of a downstream.
+type sourceFunc func(ctx context.Context, bizIDs []string) (receipt.Answer, error)
+
+func (f sourceFunc) Query(ctx context.Context, bizIDs []string) (receipt.Answer, error) {
+	return f(ctx, bizIDs)
+}
+
+func TestRequestsToAToolStayUnderItsRateAlsoRightAfterAnOutage(t *testing.T) { // I11
+	t.Parallel()
+	db, d := open(t)
+	parkMany(t, db, 60)
+	var mu sync.Mutex
+	var at []time.Time
+	d.before = func(w http.ResponseWriter, _ []string) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		at = append(at, time.Now())
+		if len(at) <= 5 { // the outage: failed requests and their repeats count as well
+			w.WriteHeader(http.StatusBadGateway)
+			return true
+		}
+		return false
+	}
+	for i := range 60 {
+		d.say(fmt.Sprint("C", i), fmt.Sprint("B", i), "SUCCESS")
+	}
+	const perSecond = 50
+	runPass(t, on(t, db, d, func(c *Config) { c.BatchSize, c.Rate, c.Retries = 2, perSecond, 2 }))
+	// n requests need n-1 spaces; a late first arrival at the server may hide a few of them.
+	took, least := at[len(at)-1].Sub(at[0]), time.Duration(len(at)-6)*time.Second/perSecond
+	if len(at) < 30 || took < least {
+		t.Errorf("%d requests came within %s, want at least %s", len(at), took, least)
+	}
+}
+
+func TestOneToolsPauseDoesNotHoldUpAnother(t *testing.T) {
+	t.Parallel()
+	paused := newGate("slow", sourceFunc(nil), 1000, 0, time.Now)
+	paused.pause(10 * 365 * 24 * time.Hour)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := paused.ready(ctx); !errors.Is(err, errStopped) {
+		t.Errorf("a stop does not end the pause: %v", err)
+	}
+	if left := time.Until(paused.resumeAt); left > maxPause {
+		t.Errorf("ten years are waited for %s", left)
+	}
+	free := newGate("fast", sourceFunc(nil), 1000, 0, time.Now)
+	if err := free.ready(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNonsenseIsNoReasonToLeaveADownstreamAlone(t *testing.T) {
+	t.Parallel()
+	for _, e := range []*receipt.Error{
+		{Kind: receipt.KindMalformed},
+		{Outcome: receipt.BadBatch, Kind: receipt.KindStatus, Status: 400},
+		{Kind: receipt.KindCanceled},
+		{Outcome: receipt.Misconfigured, Kind: receipt.KindStatus, Status: 401},
+		{Kind: receipt.KindStatus, Status: 409},
+	} {
+		g := newGate("tool", sourceFunc(func(context.Context, []string) (receipt.Answer, error) { return receipt.Answer{}, e }), 100_000, 0, time.Now)
+		for range 3 * breakerFailures {
+			if _, err := g.query(t.Context(), t.Context(), []string{"B"}, 0); !errors.Is(err, e) {
+				t.Fatalf("%v after %v", err, e)
+			}
+		}
+	}
+	for _, e := range []*receipt.Error{{Kind: receipt.KindRefused}, {Kind: receipt.KindTimeout}, {Kind: receipt.KindStatus, Status: 500}} {
+		asked := 0
+		g := newGate("tool", sourceFunc(func(context.Context, []string) (receipt.Answer, error) { asked++; return receipt.Answer{}, e }), 100_000, 0, time.Now)
+		for range 3 * breakerFailures {
+			_, _ = g.query(t.Context(), t.Context(), []string{"B"}, 0)
+		}
+		if asked != breakerFailures {
+			t.Errorf("asked %d times after %v, want %d", asked, e, breakerFailures)
+		}
+	}
+}
+
+func TestALogLineIsOneLineAndNoIdCanForgeAnother(t *testing.T) { // I14
+	t.Parallel()
+	var out bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&out, nil))
+	evil := pending.Call{CallID: "x][biz=paid]\n[call=C1", BizID: "\x1b[2K\u2028\u202e", Attempt: 2}
+	log.Info(Prefix(evil) + " settled")
+	line := out.String()
+	if strings.Count(line, "\n") != 1 || strings.Count(line, "[biz=") != 1 || strings.Contains(line, "[call=C1") || strings.ContainsAny(line, "\x1b\u2028\u202e") {
+		t.Errorf("%s", line)
+	}
+	if got := Prefix(pending.Call{CallID: "ORD20240501-0001", BizID: "ORD20240501", Attempt: 2}); got != "[call=ORD20240501-0001][biz=ORD20240501][try=2]" {
+		t.Error(got)
+	}
+}

@@ -1,0 +1,580 @@
+package reconcile
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/callreceipt/reconciler/internal/task"
+	"github.com/callreceipt/reconciler/internal/testdb"
+	"github.com/callreceipt/reconciler/pending"
+)
+
+func TestAPassGivesEveryCallTheVerdictOfTheTable(t *testing.T) {
+	t.Parallel()
+	db, d := open(t)
+	parkMany(t, db, 60)
+	for i := range 60 {
+		c, b := fmt.Sprint("C", i), fmt.Sprint("B", i)
+		switch i / 10 {
+		case 0:
+			d.say(c, b, "SUCCESS", `"result":{"ref":"x"}`, `"processedAt":"2026-01-01T10:00:00+05:30"`)
+		case 1:
+			d.say(c, b, "FAILED")
+		case 2:
+			d.say(c, b, "PROCESSING")
+		case 3:
+			d.say("", b, "NOT_FOUND")
+		case 4: // not mentioned
+		case 5:
+			d.say("other-"+c, b, "SUCCESS", `"operation":"charge"`)
+		}
+	}
+	r := on(t, db, d)
+	sum := runPass(t, r)
+	want := Summary{
+		Tool: tool, Outcome: task.Partial, Scanned: 60, Success: 20, Failed: 10, Retry: 10, Waiting: 10, Unanswered: 10,
+		Requests: 6, DurationSeconds: sum.DurationSeconds,
+	}
+	if sum != want {
+		t.Errorf("got  %+v\nwant %+v", sum, want)
+	}
+	for callID, want := range map[string]row{
+		"C0":  {Status: "SUCCESS", Reason: "receipt_success", Checks: 1, Attempt: 1, Events: 1},
+		"C10": {Status: "FAILED", Reason: "receipt_failed", Checks: 1, Attempt: 1, Events: 1},
+		"C20": {Status: "PENDING", Reason: "processing", Checks: 1, Attempt: 1},
+		"C30": {Status: "RETRY", Reason: "not_found", Checks: 1, Attempt: 1, NotFound: 1, Events: 1},
+		"C40": {Status: "PENDING", Reason: "unanswered", LastError: "not_mentioned", Unanswered: 1, Attempt: 1},
+		"C50": {Status: "SUCCESS", Reason: "settled_by_other_call", Checks: 1, Attempt: 1, Events: 2},
+	} {
+		got := look(t, db, callID)
+		got.LastError, _, _ = strings.Cut(got.LastError, ":")
+		if got != want {
+			t.Errorf("%s: got %+v, want %+v", callID, got, want)
+		}
+	}
+	if n := count(t, db, `status IN ('SUCCESS', 'FAILED') AND (receipt->>'status' <> status OR resolved_at IS NULL OR resolved_by <> 'reconciler')`); n > 0 {
+		t.Errorf("%d verdicts do not stand on their receipt", n)
+	}
+	if n := count(t, db, `call_id = 'C0' AND processed_at = '2026-01-01T04:30:00Z'`); n != 1 {
+		t.Error("processedAt is not the receipt's instant")
+	}
+
+	again := runPass(t, r)
+	if again.Scanned != 0 || again.Requests != 0 || again.Outcome != task.Success {
+		t.Errorf("a second pass asked about what is not due: %+v", again)
+	}
+}
+
+func TestARowInsertedByPlainSQLIsFoundInTheNextPass(t *testing.T) { // killbill#353
+	t.Parallel()
+	db, d := open(t)
+	r := on(t, db, d)
+	runPass(t, r)
+	parkOne(t, db, "C1", "B1")
+	d.say("C1", "B1", "SUCCESS")
+	if sum := runPass(t, r); sum.Success != 1 {
+		t.Errorf("%+v", sum)
+	}
+}
+
+func TestOneAnswerServesEveryDueCallOfABizIdWhereverItStands(t *testing.T) {
+	t.Parallel()
+	db, d := open(t)
+	// 3,000 calls of 1,000 bizIds, three each, a thousand rows apart: no page holds two of one bizId.
+	db.MustExec(`INSERT INTO reconciler.pending_confirmations (call_id, biz_id, tool, operation, next_check_at)
+		SELECT 'C' || n, 'B' || n % 1000, 'payment.charge', 'charge', now() - (3000 - n) * interval '1 second' FROM generate_series(0, 2999) n`)
+	for i := range 3000 {
+		d.say(fmt.Sprint("C", i), fmt.Sprint("B", i%1000), "SUCCESS")
+	}
+	sum := runPass(t, on(t, db, d, func(c *Config) { c.BatchSize = 300 }))
+	if sum.Success != 3000 || sum.Requests != 4 || sum.LostRaces != 0 {
+		t.Errorf("%d settled with %d requests, want 3000 with ceil(1000/300) = 4: %+v", sum.Success, sum.Requests, sum)
+	}
+	for id, n := range d.asked {
+		if n != 1 {
+			t.Fatalf("%s was asked for %d times", id, n)
+		}
+	}
+}
+
+func TestOneBizIdMayOwnTenThousandCalls(t *testing.T) {
+	t.Parallel()
+	db, d := open(t)
+	db.MustExec(`INSERT INTO reconciler.pending_confirmations (call_id, biz_id, tool, operation) SELECT 'C' || n, 'B', 'payment.charge', 'charge' FROM generate_series(0, 9999) n`)
+	parkOne(t, db, "last", "B1")
+	for i := range 10_000 {
+		d.say(fmt.Sprint("C", i), "B", "SUCCESS")
+	}
+	d.say("last", "B1", "SUCCESS")
+	if sum := runPass(t, on(t, db, d)); sum.Success != 10_001 || sum.Requests > 10_000/maxBatchCalls+1 {
+		t.Errorf("%+v", sum)
+	}
+}
+
+func TestOneBadBizIdIsSetAsideAndTheOthersAreSettled(t *testing.T) { // clinicaltrialsgov-mcp#32, rocketmq#9500
+	t.Parallel()
+	db, d := open(t)
+	parkMany(t, db, 100)
+	for i := range 100 {
+		d.say(fmt.Sprint("C", i), fmt.Sprint("B", i), "SUCCESS")
+	}
+	d.before = func(w http.ResponseWriter, ids []string) bool {
+		for _, id := range ids {
+			if id == "B33" {
+				http.Error(w, "cannot read B33", http.StatusBadRequest)
+				return true
+			}
+		}
+		return false
+	}
+	sum := runPass(t, on(t, db, d, func(c *Config) { c.BatchSize = 20 }))
+	if sum.Success != 99 || sum.Unanswered != 1 || sum.Requests > 5+2*5+1 {
+		t.Errorf("%+v", sum)
+	}
+	if got := look(t, db, "C33"); got.Reason != "unanswered" || got.Checks != 0 || !strings.Contains(got.LastError, "400") {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestTooLargeBatchesAreMadeSmallerForTheRestOfThePass(t *testing.T) {
+	t.Parallel()
+	db, d := open(t)
+	parkMany(t, db, 200)
+	for i := range 200 {
+		d.say(fmt.Sprint("C", i), fmt.Sprint("B", i), "SUCCESS")
+	}
+	d.before = func(w http.ResponseWriter, ids []string) bool {
+		if len(ids) > 12 {
+			w.WriteHeader(http.StatusRequestEntityTooLarge)
+		}
+		return len(ids) > 12
+	}
+	sum := runPass(t, on(t, db, d, func(c *Config) { c.BatchSize, c.Concurrency = 50, 1 }))
+	if sum.Success != 200 {
+		t.Errorf("%+v", sum)
+	}
+	refused := 0
+	for _, n := range d.sizes {
+		if n > 12 {
+			refused++
+		}
+	}
+	if refused > 6 {
+		t.Errorf("%d batches were too large: %v", refused, d.sizes)
+	}
+}
+
+func TestAReceiptTheDatabaseRefusesGoesToAPersonAndTheOthersProceed(t *testing.T) { // genlayer-studio#1601
+	t.Parallel()
+	db, d := open(t)
+	parkMany(t, db, 50)
+	for i := range 50 {
+		result := `"result":1`
+		if i == 17 {
+			result = `"result":1e200000` // valid JSON, out of range for numeric
+		}
+		d.say(fmt.Sprint("C", i), fmt.Sprint("B", i), "SUCCESS", result)
+	}
+	r := on(t, db, d, func(c *Config) { c.BatchSize = 50 })
+	if sum := runPass(t, r); sum.Success != 49 || sum.Manual != 1 {
+		t.Errorf("%+v", sum)
+	}
+	got := look(t, db, "C17")
+	if got.Status != "MANUAL" || got.Reason != "unwritable" || !strings.Contains(got.LastError, "22003") || got.Events != 1 {
+		t.Errorf("%+v", got)
+	}
+	due(db)
+	if sum := runPass(t, r); sum.Waiting != 1 || sum.Manual != 0 {
+		t.Errorf("the second look: %+v", sum)
+	}
+	if got := look(t, db, "C17"); got.Events != 1 || got.Status != "MANUAL" {
+		t.Errorf("the second look: %+v", got)
+	}
+}
+
+func TestAWriterThatSleptChangesNothing(t *testing.T) {
+	t.Parallel()
+	db, d := open(t)
+	parkMany(t, db, 3)
+	for i := range 3 {
+		d.say(fmt.Sprint("C", i), fmt.Sprint("B", i), "SUCCESS")
+	}
+	// A person settles C1 while its receipt is on the way.
+	d.before = func(http.ResponseWriter, []string) bool {
+		db.MustExec(`UPDATE reconciler.pending_confirmations SET status = 'FAILED', reason = 'by hand', resolved_by = 'person:eve' WHERE call_id = 'C1'`)
+		db.MustExec(`UPDATE reconciler.pending_confirmations SET timeout_kind = 'read' WHERE call_id = 'C2'`)
+		return false
+	}
+	sum := runPass(t, on(t, db, d))
+	if sum.Success != 1 || sum.LostRaces != 2 || sum.Contradictions != 1 || sum.Outcome != task.Success {
+		t.Errorf("%+v", sum)
+	}
+	if got := look(t, db, "C1"); got.Status != "FAILED" || got.Reason != "by hand" || got.Events != 1 {
+		t.Errorf("%+v", got)
+	}
+	if got := look(t, db, "C2"); got.Status != "PENDING" || got.Checks != 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestALateFailureNeverDowngradesASuccessAndIsOnRecordOnce(t *testing.T) { // nearmerch#209, killbill#573
+	t.Parallel()
+	db, d := open(t)
+	parkOne(t, db, "C1", "B1")
+	d.say("C1", "B1", "SUCCESS")
+	r := on(t, db, d)
+	runPass(t, r)
+	d.forget()
+	parkOne(t, db, "C2", "B1")
+	d.say("C1", "B1", "FAILED", `"operation":"charge"`)
+	d.say("C2", "B1", "PROCESSING", `"operation":"charge"`)
+	if sum := runPass(t, r); sum.Contradictions != 1 {
+		t.Errorf("%+v", sum)
+	}
+	due(db)
+	if sum := runPass(t, r); sum.Contradictions != 0 {
+		t.Errorf("recorded twice: %+v", sum)
+	}
+	if got := look(t, db, "C1"); got.Status != "SUCCESS" || got.Events != 2 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestARowThatAnotherSessionLocksDelaysNobody(t *testing.T) {
+	t.Parallel()
+	db, d := open(t)
+	parkMany(t, db, 30)
+	for i := range 30 {
+		d.say(fmt.Sprint("C", i), fmt.Sprint("B", i), "SUCCESS")
+	}
+	db.MustExec(`ALTER DATABASE ` + databaseName(t, db) + ` SET lock_timeout = '100ms'`)
+	db.SetMaxIdleConns(0)
+	tx := db.MustBegin()
+	defer func() { _ = tx.Rollback() }()
+	var one int
+	if err := tx.Get(&one, `SELECT 1 FROM reconciler.pending_confirmations WHERE call_id = 'C7' FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	sum := runPass(t, on(t, db, d))
+	if sum.Success != 29 || sum.LostRaces != 1 {
+		t.Errorf("%+v", sum)
+	}
+}
+
+func databaseName(t testing.TB, db *sqlx.DB) (name string) {
+	t.Helper()
+	if err := db.Get(&name, `SELECT quote_ident(current_database())`); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+func TestAnOutageChangesNoVerdictAndCountsNoLook(t *testing.T) { // rocketmq#615, ManageHub#1579
+	t.Parallel()
+	db, d := open(t)
+	parkMany(t, db, 200)
+	db.MustExec(`UPDATE reconciler.pending_confirmations SET last_sent_at = now() - interval '3 days'`)
+	r := on(t, db, d, func(c *Config) { c.BatchSize, c.Policy.ManualAfter = 1, time.Minute })
+	down := true
+	d.before = func(w http.ResponseWriter, _ []string) bool {
+		if down {
+			w.WriteHeader(http.StatusBadGateway)
+		}
+		return down
+	}
+	sum, err := r.RunOnce(context.Background(), Limits{})
+	if !errors.Is(err, errBreakerOpen) || sum.Outcome != task.Partial || sum.Manual+sum.Failed+sum.Success+sum.Waiting > 0 {
+		t.Errorf("%v, %+v", err, sum)
+	}
+	if limit := breakerFailures + 4 + breakerProbes; sum.Requests > limit {
+		t.Errorf("%d requests to a downstream that does not answer, want at most %d", sum.Requests, limit)
+	}
+	if n := count(t, db, `checks > 0 OR status <> 'PENDING'`); n > 0 {
+		t.Errorf("%d rows count a look that was not answered", n)
+	}
+	if n := count(t, db, `unanswered = 0 AND next_check_at <= now() AND version = 1`); n < 150 {
+		t.Errorf("only %d rows that were not asked about stand as they stood", n)
+	}
+	down = false
+	for i := range 200 {
+		d.say(fmt.Sprint("C", i), fmt.Sprint("B", i), "SUCCESS")
+	}
+	due(db)
+	if sum := runPass(t, r); sum.Success != 200 {
+		t.Errorf("after the recovery: %+v", sum)
+	}
+}
+
+func TestAMisconfiguredToolStopsAndTouchesNoRow(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{401, 403, 404, 301, 302, 307, 308} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			t.Parallel()
+			db, d := open(t)
+			parkMany(t, db, 100)
+			d.before = func(w http.ResponseWriter, _ []string) bool {
+				w.Header().Set("Location", "http://127.0.0.1:1/elsewhere")
+				w.WriteHeader(status)
+				return true
+			}
+			sum, err := on(t, db, d, func(c *Config) { c.Retries = 2 }).RunOnce(context.Background(), Limits{})
+			if err == nil || !strings.Contains(err.Error(), fmt.Sprint(status)) || sum.Outcome != task.Failed {
+				t.Errorf("%v, %+v", err, sum)
+			}
+			if sum.Requests > 4 {
+				t.Errorf("%d requests although the first said it all", sum.Requests)
+			}
+			if n := count(t, db, `version > 0`); n > 0 {
+				t.Errorf("%d rows were touched", n)
+			}
+		})
+	}
+}
+
+func TestA429PausesTheToolAndItsBatchIsAskedAgain(t *testing.T) { // metagraphed#6451
+	t.Parallel()
+	db, d := open(t)
+	parkMany(t, db, 30)
+	var resume time.Time
+	d.before = func(w http.ResponseWriter, _ []string) bool {
+		if d.requests == 1 {
+			resume = time.Now().Add(time.Second)
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(http.StatusTooManyRequests)
+			return true
+		}
+		if time.Now().Before(resume) {
+			t.Error("asked within the pause")
+		}
+		return false
+	}
+	for i := range 30 {
+		d.say(fmt.Sprint("C", i), fmt.Sprint("B", i), "SUCCESS")
+	}
+	sum := runPass(t, on(t, db, d, func(c *Config) { c.Concurrency, c.Retries = 1, 1 }))
+	if sum.Success != 30 || sum.Requests != 4 {
+		t.Errorf("%+v", sum)
+	}
+}
+
+func TestThreeReplicasAskForEachBizIdOnce(t *testing.T) { // seata#1841
+	t.Parallel()
+	db, d := open(t)
+	parkMany(t, db, 1000)
+	for i := range 1000 {
+		d.say(fmt.Sprint("C", i), fmt.Sprint("B", i), "SUCCESS")
+	}
+	sums := make(chan Summary)
+	for i := range 3 {
+		r := on(t, db, d, func(c *Config) { c.Holder = fmt.Sprint("replica ", i) })
+		go func() {
+			sum, err := r.RunOnce(context.Background(), Limits{})
+			var held *task.HeldError
+			if err != nil && !errors.As(err, &held) {
+				t.Error(err)
+			}
+			sums <- sum
+		}()
+	}
+	settled := 0
+	for range 3 {
+		sum := <-sums
+		settled += sum.Success
+		if sum.LostRaces > 0 {
+			t.Errorf("%+v", sum)
+		}
+	}
+	if settled != 1000 {
+		t.Errorf("%d settled", settled)
+	}
+	for id, n := range d.asked {
+		if n != 1 {
+			t.Fatalf("%s was asked for %d times", id, n)
+		}
+	}
+}
+
+func TestTheRowLimitAndTheDryRun(t *testing.T) {
+	t.Parallel()
+	db, d := open(t)
+	parkMany(t, db, 50)
+	for i := range 50 {
+		d.say(fmt.Sprint("C", i), fmt.Sprint("B", i), "SUCCESS")
+	}
+	r := on(t, db, d)
+	sum, err := r.RunOnce(context.Background(), Limits{DryRun: true})
+	if err != nil || sum.Success != 50 || sum.Requests != 5 {
+		t.Errorf("dry: %v, %+v", err, sum)
+	}
+	var written int
+	if err := db.Get(&written, `SELECT (SELECT count(*) FROM reconciler.pending_confirmations WHERE version > 0) +
+		(SELECT count(*) FROM reconciler.call_events) + (SELECT count(*) FROM reconciler.leases) + (SELECT count(*) FROM reconciler.runs)`); err != nil || written != 0 {
+		t.Errorf("a dry run wrote %d rows, %v", written, err)
+	}
+	if sum, err := r.RunOnce(context.Background(), Limits{Rows: 23}); err != nil || sum.Success != 23 {
+		t.Errorf("limited: %v, %+v", err, sum)
+	}
+	if n := count(t, db, `version > 0`); n != 23 {
+		t.Errorf("%d rows were written", n)
+	}
+}
+
+func TestAStopFinishesTheBatchInHandAndBeginsNoOther(t *testing.T) {
+	t.Parallel()
+	db, d := open(t)
+	parkMany(t, db, 500)
+	for i := range 500 {
+		d.say(fmt.Sprint("C", i), fmt.Sprint("B", i), "SUCCESS")
+	}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	stopped := errors.New("stopped by the test")
+	d.before = func(http.ResponseWriter, []string) bool {
+		if d.requests == 5 {
+			cancel(stopped)
+		}
+		return false
+	}
+	sum, err := on(t, db, d, func(c *Config) { c.Concurrency = 1 }).RunOnce(ctx, Limits{})
+	if !errors.Is(err, stopped) || sum.Success != 50 || sum.Outcome != task.Partial {
+		t.Errorf("%v, %+v", err, sum)
+	}
+	if n := count(t, db, `status = 'SUCCESS'`); n != 50 {
+		t.Errorf("%d settled, %d reported", n, sum.Success)
+	}
+	var free bool
+	if err := db.Get(&free, `SELECT expires_at <= clock_timestamp() FROM reconciler.leases`); err != nil || !free {
+		t.Errorf("the lease was not given back: %v", err)
+	}
+}
+
+func TestInstantsAtTheEndOfTimeHideNoRow(t *testing.T) {
+	t.Parallel()
+	db, d := open(t)
+	for i, set := range []string{
+		"next_check_at = 'infinity'", "next_check_at = '-infinity'", "next_check_at = '9999-01-01'", "next_check_at = '0044-03-15 BC'",
+		"last_sent_at = 'infinity'", "last_sent_at = '-infinity'", "not_found_since = 'infinity'", "created_at = '-infinity'", "attempt = 2147483647",
+		"checks = 2147483647",
+	} {
+		parkOne(t, db, fmt.Sprint("C", i), fmt.Sprint("B", i))
+		db.MustExec(`UPDATE reconciler.pending_confirmations SET `+set+` WHERE call_id = $1`, fmt.Sprint("C", i))
+		d.say(fmt.Sprint("C", i), fmt.Sprint("B", i), "SUCCESS")
+	}
+	db.MustExec(`INSERT INTO reconciler.pending_confirmations (call_id, biz_id, tool, operation, issued_at)
+		VALUES ('past', 'past', 'payment.charge', 'charge', '-infinity'), ('never', 'never', 'payment.charge', 'charge', 'infinity')`)
+	d.say("past", "past", "SUCCESS")
+	d.say("never", "never", "SUCCESS")
+	if sum := runPass(t, on(t, db, d)); sum.Success != 12 {
+		t.Errorf("%+v", sum)
+	}
+}
+
+func TestHostileIdsAreHandledLikeAnyOther(t *testing.T) {
+	t.Parallel()
+	db, d := open(t)
+	ids := []string{
+		"a\nb", "tab\t", `quo"te'`, "100%", "../../etc/passwd", "\x1b[31mred", "<script>alert(1)</script>", `=HYPERLINK("x")`,
+		"e\u0301", "\u00e9", strings.Repeat("x", 200), strings.Repeat("y", 201), `back\slash`, "{brace,comma}", "NULL",
+	}
+	for i, id := range ids {
+		parkOne(t, db, fmt.Sprint("C", i), id)
+		d.say(fmt.Sprint("C", i), id, "SUCCESS")
+	}
+	if sum := runPass(t, on(t, db, d)); sum.Success != len(ids) {
+		t.Errorf("%+v", sum)
+	}
+}
+
+func TestAPureQueryIsOfferedAgainWithoutALook(t *testing.T) {
+	t.Parallel()
+	db := testdb.New(t)
+	parkMany(t, db, 25)
+	sum := runPass(t, on(t, db, nil, func(c *Config) { c.Policy.NeedsReceipt = false }))
+	if sum.Retry != 25 || sum.Requests != 0 || sum.Outcome != task.Success {
+		t.Errorf("%+v", sum)
+	}
+	if got := look(t, db, "C0"); got.Checks != 0 || got.Status != "RETRY" {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestAPanicInABatchEndsThePassAndNotTheProcess(t *testing.T) {
+	t.Parallel()
+	db, d := open(t)
+	parkMany(t, db, 20)
+	for i := range 20 {
+		d.say(fmt.Sprint("C", i), fmt.Sprint("B", i), "SUCCESS")
+	}
+	r := on(t, db, d, func(c *Config) {
+		c.Concurrency = 1
+		c.Progress = func(Summary) { panic("no progress") }
+	})
+	if _, err := r.RunOnce(context.Background(), Limits{}); err == nil || !strings.Contains(err.Error(), "no progress") {
+		t.Errorf("%v", err)
+	}
+	if sum := runPass(t, on(t, db, d)); sum.Success+count(t, db, `status = 'SUCCESS'`) < 20 {
+		t.Errorf("%+v", sum)
+	}
+}
+
+func TestEveryVerdictCanBeReplayedFromTheLedger(t *testing.T) { // I10
+	t.Parallel()
+	db, d := open(t)
+	parkMany(t, db, 9)
+	d.say("C0", "B0", "SUCCESS", `"attempt":1`)
+	d.say("C1", "B1", "FAILED")
+	d.say("", "B2", "NOT_FOUND")
+	d.say("C9", "B3", "SUCCESS", `"operation":"charge"`)
+	d.say("C4", "B4", "SUCCESS")
+	d.say("C4", "B4", "FAILED")
+	d.say("C5", "B5", "SUCCESS")
+	d.say("C55", "B5", "FAILED", `"operation":"charge"`)
+	d.say("C6", "B6", "PROCESSING")
+	d.say("C77", "B7", "FAILED", `"operation":"refund"`)
+	d.say("C8", "B8", "SUCCESS")
+	db.MustExec(`UPDATE reconciler.pending_confirmations SET attempt = 3 WHERE call_id = 'C7'`)
+	db.MustExec(`UPDATE reconciler.pending_confirmations SET status = 'MANUAL', reason = 'not_retryable' WHERE call_id = 'C8'`)
+	db.MustExec(`UPDATE reconciler.pending_confirmations SET created_at = now() - interval '2 days' WHERE call_id = 'C6'`)
+	r := on(t, db, d, func(c *Config) { c.Policy.ManualAfter = 24 * time.Hour })
+	runPass(t, r)
+	var verdicts []struct {
+		CallID  string `db:"call_id"`
+		Attempt int
+		Reason  string
+		Detail  []byte
+		Receipt []byte
+	}
+	if err := db.Select(&verdicts, `SELECT e.call_id, e.attempt, e.reason, e.detail, p.receipt FROM reconciler.call_events e
+		JOIN reconciler.pending_confirmations p USING (call_id) WHERE e.kind = 'verdict'`); err != nil {
+		t.Fatal(err)
+	}
+	if len(verdicts) != 9 {
+		t.Errorf("%d verdicts, want one for each call", len(verdicts))
+	}
+	store := pending.NewStore(db)
+	for _, v := range verdicts {
+		calls, err := store.Get(context.Background(), []string{v.CallID})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := Replay(calls[0], v.Attempt, v.Receipt, v.Detail, r.cfg.Policy)
+		if err != nil || string(got.Reason) != v.Reason {
+			t.Errorf("%s: replayed as %+v, %v; the ledger says %s: %s", v.CallID, got, err, v.Reason, v.Detail)
+		}
+		var s Seen
+		if err := json.Unmarshal(v.Detail, &s); err != nil || s.Policy != r.digest {
+			t.Errorf("%s: %v %s", v.CallID, err, v.Detail)
+		}
+	}
+	var policies int
+	if err := db.Get(&policies, `SELECT count(*) FROM reconciler.runs WHERE policy->>'max_attempts' = '3'`); err != nil || policies != 1 {
+		t.Errorf("the policy is not on record: %d, %v", policies, err)
+	}
+}
