@@ -59,11 +59,11 @@ func TestEachRuleOfAToolPrintsTheValuesThatDisagree(t *testing.T) {
 		{tool("retryable: true", "idempotent: true"), "c.yaml:2:3: tools.a.dedup_window: is 0s: write how long the downstream remembers a key; required to retry (retryable and idempotent are true)"},
 		{
 			tool("retryable: true", "idempotent: true", "dedup_window: 59s"),
-			"c.yaml:2:3: tools.a.max_attempts: is 3: that many sends take at least 1m (2 x 30s, the longer of settle and check_backoff.initial), longer than dedup_window, which is 59s",
+			"c.yaml:2:3: tools.a.max_attempts: is 3: that many sends take about 1m30s (settle is 30s, check_backoff 30s doubling up to 1h), longer than dedup_window, which is 59s",
 		},
 		{
 			tool("retryable: true", "idempotent: true", "dedup_window: 79s", "settle: 5s", "check_backoff: {initial: 40s}"),
-			"c.yaml:2:3: tools.a.max_attempts: is 3: that many sends take at least 1m20s (2 x 40s, the longer of settle and check_backoff.initial), longer than dedup_window, which is 1m19s",
+			"c.yaml:2:3: tools.a.max_attempts: is 3: that many sends take about 2m (settle is 5s, check_backoff 40s doubling up to 1h), longer than dedup_window, which is 1m19s",
 		},
 		{tool("idempotency_table: x.y"), `c.yaml:4:5: tools.a.idempotency_table: names "x.y", but nothing is listed under partitions; add the table there or remove this key`},
 		{tool("idempotency_table: a.c") + partition(), `c.yaml:4:5: tools.a.idempotency_table: names "a.c", which is not a table under partitions; did you mean a.b?`},
@@ -81,7 +81,7 @@ func TestValuesAtTheEdgeOfARuleAreAccepted(t *testing.T) {
 		tool("settle: 0"),
 		tool("retryable: true", "retry: {url: ''}"),
 		tool("retry: {url: 'http://h/r'}"),
-		tool("retryable: true", "idempotent: true", "dedup_window: 60s"),
+		tool("retryable: true", "idempotent: true", "dedup_window: 90s"),
 		tool("retryable: true", "idempotent: true", "dedup_window: 1s", "max_attempts: 1"),
 		tool("max_attempts: 100", "not_found_confirmations: 100", "check_backoff: {initial: 720h, max: 720h}"),
 		tool("receipts: {batch_size: 1000, concurrency: 64, retries: 0, rate: 0.01, timeout: 5m}"),

@@ -106,16 +106,26 @@ func (t Tool) validateRetry(at path, r *report) {
 		r.wrong(window, []path{retryable, idempotent}, "is %s: write how long the downstream remembers a key; required to retry (retryable and idempotent are true)", t.DedupWindow)
 		return
 	}
-	step := max(t.Settle, t.CheckBackoff.Initial)
 	attempts := at.to("max_attempts")
-	if t.MaxAttempts < 1 || t.MaxAttempts > 100 || step > longestBackoff {
-		return
+	if t.MaxAttempts < 1 || t.MaxAttempts > 100 || t.Settle > longestBackoff || t.CheckBackoff.Max > longestBackoff {
+		return // reported as such
 	}
-	if needed := Duration(t.MaxAttempts-1) * step; needed > t.DedupWindow {
-		r.wrong(attempts, []path{window, at.to("settle"), at.to("check_backoff", "initial")},
-			"is %d: that many sends take at least %s (%d x %s, the longer of settle and check_backoff.initial), longer than dedup_window, which is %s",
-			t.MaxAttempts, needed, t.MaxAttempts-1, step, t.DedupWindow)
+	if needed := t.sendsTake(); needed > t.DedupWindow {
+		r.wrong(attempts, []path{window, at.to("settle"), at.to("check_backoff", "initial"), at.to("check_backoff", "max")},
+			"is %d: that many sends take about %s (settle is %s, check_backoff %s doubling up to %s), longer than dedup_window, which is %s",
+			t.MaxAttempts, needed, t.Settle, t.CheckBackoff.Initial, t.CheckBackoff.Max, t.DedupWindow)
 	}
+}
+
+// sendsTake is about how long after the first send the last of max_attempts can be made: each waits for settle, and for a
+// backoff that doubles.
+func (t Tool) sendsTake() (sum Duration) {
+	wait := t.CheckBackoff.Initial
+	for range t.MaxAttempts - 1 {
+		sum += max(t.Settle, min(wait, t.CheckBackoff.Max))
+		wait = min(2*wait, t.CheckBackoff.Max)
+	}
+	return sum
 }
 
 // validateTableOf checks that a tool's table is one that is archived here; [Config.validateRetention] compares the times.
