@@ -155,6 +155,30 @@ func TestEveryWriteMovesTheVersionAlsoOneThatForgetsIt(t *testing.T) {
 	}
 }
 
+func TestWhoeverTakesARetryStartsANewSendWhateverTheStatementLeavesOut(t *testing.T) {
+	t.Parallel()
+	db := testdb.New(t)
+	park(t, db, "C1", `status = 'RETRY', reason = 'not_found', not_found_count = 2, not_found_since = now(), retry_before = now() + interval '1h',
+		notify_at = now(), notify_version = 3, notify_since = now()`)
+	// The statement of the contract, word by word.
+	db.MustExec(`UPDATE reconciler.pending_confirmations SET status = 'PENDING', attempt = attempt + 1, last_sent_at = now(), version = version + 1
+		WHERE call_id = 'C1' AND status = 'RETRY'`)
+	var clean bool
+	if err := db.Get(&clean, `SELECT not_found_count = 0 AND num_nulls(not_found_since, retry_before, reason, notify_at) = 4 FROM reconciler.pending_confirmations`); err != nil || !clean {
+		t.Errorf("something of the send before is left: %v", err)
+	}
+}
+
+func TestAVersionThatCannotBeCountedOnIsRefused(t *testing.T) {
+	t.Parallel()
+	db := testdb.New(t)
+	for _, version := range []string{"-1", "4611686018427387904", "9223372036854775807"} {
+		if _, err := db.Exec(`INSERT INTO reconciler.pending_confirmations (call_id, biz_id, tool, operation, version) VALUES ('C', 'B', 'T', 'O', ` + version + `)`); err == nil {
+			t.Errorf("%s was taken", version)
+		}
+	}
+}
+
 func TestIdsAreShortAndPlainAndTheKeyHasItsDefault(t *testing.T) {
 	t.Parallel()
 	db := testdb.New(t)

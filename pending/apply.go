@@ -98,7 +98,7 @@ const (
 				version = p.version + 1
 			FROM d`
 	applyTail = `
-			WHERE p.call_id = d.call_id AND p.version = d.version
+			WHERE p.call_id = d.call_id AND p.version = d.version AND p.status NOT IN ('SUCCESS', 'FAILED')
 			RETURNING p.call_id, p.biz_id, p.attempt, p.reason, d.event, d.event_detail, d.anomaly, d.anomaly_detail
 		), e AS (
 			INSERT INTO reconciler.call_events (call_id, biz_id, kind, attempt, reason, actor, detail)
@@ -112,6 +112,10 @@ const (
 	applySQLNoWaits = applyHead + applySkipLocked + applyBody + ` JOIN free ON free_id = d.call_id` + applyTail
 )
 
+// probesOnly: a batch is a few hundred probes of an index. Left to itself the planner may read whole tables for each of them,
+// since the statistics of a table that fills and empties are always old.
+const probesOnly = `SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off`
+
 func (s *Store) applyOnce(ctx context.Context, changes []Change, skipLocked bool) (ids []string, err error) {
 	query := applySQL
 	if skipLocked {
@@ -119,9 +123,7 @@ func (s *Store) applyOnce(ctx context.Context, changes []Change, skipLocked bool
 	}
 	args := applyArgs(changes)
 	err = database.InTx(ctx, s.db, func(tx *sqlx.Tx) error {
-		// A batch is a few hundred probes of the primary key. Left to itself the planner may read the whole table for each
-		// of them, since the statistics of a table that fills and empties are always old.
-		if _, err := tx.ExecContext(ctx, `SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off`); err != nil {
+		if _, err := tx.ExecContext(ctx, probesOnly); err != nil {
 			return err
 		}
 		ids = nil
@@ -212,6 +214,9 @@ func (s *Store) RecordContradictions(ctx context.Context, calls []Call, events [
 		reason, detail = append(reason, c.Reason), append(detail, string(events[i].Detail))
 	}
 	err = database.InTx(ctx, s.db, func(tx *sqlx.Tx) error {
+		if _, err := tx.ExecContext(ctx, probesOnly); err != nil {
+			return err
+		}
 		res, err := tx.ExecContext(ctx, `
 			INSERT INTO reconciler.call_events (call_id, biz_id, kind, attempt, reason, actor, detail)
 			SELECT e.call_id, e.biz_id, $6, e.attempt, nullif(e.reason, ''), 'reconciler', nullif(e.detail, '')::jsonb

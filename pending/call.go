@@ -65,9 +65,9 @@ type Call struct {
 var callColumns = `p.call_id, p.biz_id, p.tool, p.operation, p.idempotency_key, p.status, coalesce(p.reason, '') AS reason, p.attempt, ` +
 	within(`issued_at`) + `, ` + within(`last_sent_at`) + `, p.request IS NOT NULL AS has_request, p.checks, p.unanswered, p.not_found_count, ` + within(`not_found_since`) + `, p.version, ` + within(`created_at`)
 
-// within moves an instant to the years that Go's time and JSON can spell; null stays null.
+// within moves an instant to the years that Go's time and JSON can spell, in every zone a session may have; null stays null.
 func within(column string) string {
-	return `CASE WHEN p.` + column + ` IS NOT NULL THEN greatest(least(p.` + column + `, '9999-12-31Z'), '0001-01-01Z') END AS ` + column
+	return `CASE WHEN p.` + column + ` IS NOT NULL THEN greatest(least(p.` + column + `, '9999-12-31Z'), '0001-01-02Z') END AS ` + column
 }
 
 // open is the predicate of the partial index behind every scan; it is spelled the same everywhere.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jmoiron/sqlx"
@@ -53,6 +54,17 @@ func applyInBackground(t testing.TB, db *sqlx.DB, changes []pending.Change) <-ch
 	return done
 }
 
+func within(t testing.TB, done <-chan applied) applied {
+	t.Helper()
+	select {
+	case got := <-done:
+		return got
+	case <-time.After(time.Minute):
+		t.Fatal("waited in vain for the writer")
+		return applied{}
+	}
+}
+
 func TestACommitWhoseAnswerIsLostIsReportedAsItWentAndDoneOnce(t *testing.T) {
 	t.Parallel()
 	arrived, lost := pgproxy.Fate{Arrives: true}, pgproxy.Fate{}
@@ -87,7 +99,7 @@ func TestACommitThatArrivesWhileTheNextTryWaitsForItIsReportedAsWritten(t *testi
 			return value[bool](t, db, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'again' AND wait_event_type = 'Lock')`)
 		})
 	}()
-	got := <-done
+	got := within(t, done)
 	checkWrittenOnce(t, db, got.written, got.err)
 }
 
@@ -133,7 +145,7 @@ func TestTheReconcilersOwnSendIsMadeExactlyWhenItIsOnRecord(t *testing.T) {
 			t.Parallel()
 			dsn := testdb.URL(t)
 			db := testdb.Open(t, dsn)
-			park(t, db, "C1", "status='RETRY'")
+			park(t, db, "C1", "status='RETRY'", "request='{}'")
 			proxied := testdb.Open(t, pgproxy.URL(t, dsn, pgproxy.Fate{Arrives: arrives}))
 			r, err := pending.NewStore(proxied).TakeRetry(t.Context(), tool, pending.Spacing{})
 			if (r != nil) != arrives || errors.Is(err, database.ErrCommitUnknown) == arrives || (events(t, db, "C1") == 1) != arrives {

@@ -29,7 +29,8 @@ func (s *Store) DueNotifications(ctx context.Context, tool string, limit int) ([
 		SELECT `+callColumns+`, p.notify_version, `+within(`notify_since`)+`, p.notify_attempts,
 			`+within(`processed_at`)+`, `+within(`resolved_at`)+`, p.receipt
 		FROM reconciler.pending_confirmations p
-		WHERE p.tool = $1 AND p.notify_at <= clock_timestamp() AND p.notify_version IS NOT NULL AND p.notify_since IS NOT NULL
+		WHERE p.tool = $1 AND p.notify_at <= statement_timestamp() AND p.status <> 'PENDING'
+		  AND p.notify_version IS NOT NULL AND p.notify_since IS NOT NULL
 		ORDER BY p.notify_at, p.call_id LIMIT $2`, tool, limit)
 	if err != nil {
 		return nil, fmt.Errorf("reading the verdicts of %s to deliver: %w", tool, err)
@@ -37,15 +38,17 @@ func (s *Store) DueNotifications(ctx context.Context, tool string, limit int) ([
 	return due, nil
 }
 
-// GivenUp counts verdicts of a tool whose delivery was given up, up to limit.
-func (s *Store) GivenUp(ctx context.Context, tool string, limit int) (n int, err error) {
-	err = s.db.GetContext(ctx, &n, `
-		SELECT count(*) FROM (SELECT FROM reconciler.pending_confirmations
-			WHERE tool = $1 AND notify_at = 'infinity' LIMIT $2) few`, tool, limit)
+// Untold counts the verdicts of a tool that wait for their delivery, and those whose delivery was given up, each up to limit.
+func (s *Store) Untold(ctx context.Context, tool string, limit int) (waiting, givenUp int, err error) {
+	err = s.db.QueryRowxContext(ctx, `
+		SELECT (SELECT count(*) FROM (SELECT FROM reconciler.pending_confirmations
+				WHERE tool = $1 AND notify_at < 'infinity' LIMIT $2) few),
+			(SELECT count(*) FROM (SELECT FROM reconciler.pending_confirmations
+				WHERE tool = $1 AND notify_at = 'infinity' LIMIT $2) few)`, tool, limit).Scan(&waiting, &givenUp)
 	if err != nil {
-		return 0, fmt.Errorf("counting the verdicts of %s that were given up: %w", tool, err)
+		return 0, 0, fmt.Errorf("counting the verdicts of %s that were not told: %w", tool, err)
 	}
-	return n, nil
+	return waiting, givenUp, nil
 }
 
 // Delivered records that the orchestrator took the verdict. When the call has got another verdict meanwhile, that one is still

@@ -36,17 +36,18 @@ type Spacing struct{ Initial, Max time.Duration }
 // Calls past their retry_before are not handed out: the downstream may have forgotten their key. Neither are calls whose attempt
 // cannot be counted any further, which would stop the others.
 func TakeRetries(ctx context.Context, db database.Beginner, tool string, n int) ([]Retry, error) {
-	taken, err := take(ctx, db, tool, n, "orchestrator", Spacing{})
+	taken, err := take(ctx, db, tool, n, "orchestrator", false, Spacing{})
 	if err != nil {
 		return nil, err // also of an unknown COMMIT: whoever cannot say that the send is on record must not send
 	}
 	return taken, nil
 }
 
-// TakeRetry takes one call for the reconciler itself to send, or nil when none may be sent now. When the outcome of its COMMIT
+// TakeRetry takes one call for the reconciler itself to send, or nil when none may be sent now. It needs the stored request, so a
+// call without one is left to the next look. When the outcome of its COMMIT
 // is unknown the row tells: it stands as it was taken, or the call was not taken.
 func (s *Store) TakeRetry(ctx context.Context, tool string, spacing Spacing) (*Retry, error) {
-	taken, err := take(ctx, s.db, tool, 1, "reconciler", spacing)
+	taken, err := take(ctx, s.db, tool, 1, "reconciler", true, spacing)
 	if len(taken) == 0 || (err != nil && !errors.Is(err, database.ErrCommitUnknown)) {
 		return nil, err
 	}
@@ -68,8 +69,18 @@ func (r Retry) standsIn(c Call) bool {
 	return c.Version == r.Version && c.Status == StatusPending && c.Attempt == r.Attempt && c.LastSentAt.Equal(r.LastSentAt)
 }
 
+// AnyRetry reports whether a call of the tool waits to be sent again, be it due or not.
+func (s *Store) AnyRetry(ctx context.Context, tool string) (waiting bool, err error) {
+	err = s.db.GetContext(ctx, &waiting, `
+		SELECT EXISTS (SELECT FROM reconciler.pending_confirmations WHERE tool = $1 AND status = 'RETRY')`, tool)
+	if err != nil {
+		return false, fmt.Errorf("looking for calls of %s to be sent again: %w", tool, err)
+	}
+	return waiting, nil
+}
+
 // take returns calls together with database.ErrCommitUnknown; with any other error it returns none.
-func take(ctx context.Context, db database.Beginner, tool string, n int, actor string, spacing Spacing) ([]Retry, error) {
+func take(ctx context.Context, db database.Beginner, tool string, n int, actor string, needsRequest bool, spacing Spacing) ([]Retry, error) {
 	var taken []Retry
 	err := database.InTx(ctx, db, func(tx *sqlx.Tx) error {
 		return tx.SelectContext(ctx, &taken, `
@@ -78,7 +89,7 @@ func take(ctx context.Context, db database.Beginner, tool string, n int, actor s
 				WHERE tool = $1 AND status = 'RETRY' AND (retry_before IS NULL OR retry_before > clock_timestamp())
 				  AND last_sent_at <= clock_timestamp() - interval '1 second' *
 					(least($5::float8, $4::float8 * power(2, least(attempt - 1, 60))) * (1 - abs(hashtext(call_id) % 1000) / 4000.0))
-				  AND attempt < 2147483647
+				  AND attempt < 2147483647 AND (request IS NOT NULL OR NOT $6)
 				ORDER BY next_check_at LIMIT $2 FOR UPDATE SKIP LOCKED
 			), taken AS (
 				UPDATE reconciler.pending_confirmations p SET
@@ -92,8 +103,8 @@ func take(ctx context.Context, db database.Beginner, tool string, n int, actor s
 				SELECT call_id, biz_id, 'sent', attempt, $3::text FROM taken
 			)
 			SELECT call_id, biz_id, operation, idempotency_key, attempt,
-				greatest(least(issued_at, '9999-12-31Z'), '0001-01-01Z') AS issued_at, last_sent_at, request, version
-			FROM taken`, tool, n, actor, spacing.Initial.Seconds(), spacing.Max.Seconds())
+				greatest(least(issued_at, '9999-12-31Z'), '0001-01-02Z') AS issued_at, last_sent_at, request, version
+			FROM taken`, tool, n, actor, spacing.Initial.Seconds(), spacing.Max.Seconds(), needsRequest)
 	})
 	if errors.Is(err, database.ErrCommitUnknown) {
 		return taken, fmt.Errorf("taking calls of %s to be sent again: %w", tool, err)

@@ -114,6 +114,21 @@ func TestOnlyWhatMayBeSentAgainIsHandedOut(t *testing.T) {
 	}
 }
 
+func TestARetryThatAnotherSessionHoldsDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	dsn := testdb.URL(t)
+	db := testdb.Open(t, dsn)
+	park(t, db, "C1", "status='RETRY'", "next_check_at='2024-05-01'")
+	park(t, db, "C2", "status='RETRY'")
+	tx := db.MustBegin()
+	defer func() { _ = tx.Rollback() }()
+	tx.MustExec(`SELECT FROM reconciler.pending_confirmations WHERE call_id = 'C1' FOR UPDATE`)
+	taken, err := pending.TakeRetries(t.Context(), testdb.Open(t, with(t, dsn, "lock_timeout", "100ms")), tool, 10)
+	if err != nil || len(taken) != 1 || taken[0].CallID != "C2" {
+		t.Errorf("%+v %v", taken, err)
+	}
+}
+
 func TestASendThatWasNotCommittedIsNotHandedOut(t *testing.T) {
 	t.Parallel()
 	db := testdb.New(t)
@@ -135,7 +150,8 @@ func TestAnAttemptIsTakenByTheReconcilerUnderItsOwnName(t *testing.T) {
 	if r, err := store.TakeRetry(t.Context(), tool, pending.Spacing{}); r != nil || err != nil {
 		t.Errorf("from an empty table: %+v %v", r, err)
 	}
-	park(t, db, "C1", "status='RETRY'")
+	park(t, db, "C0", "status='RETRY'") // there is nothing to send; the next look says so
+	park(t, db, "C1", "status='RETRY'", "request='{}'")
 	r, err := store.TakeRetry(t.Context(), tool, pending.Spacing{})
 	if err != nil || r == nil || r.CallID != "C1" || r.Attempt != 2 {
 		t.Fatalf("%+v %v", r, err)
@@ -168,7 +184,7 @@ func TestFurtherSendsAreSpacedOutMoreAndMore(t *testing.T) {
 		{1, "-1 hour", false},
 	} {
 		id := fmt.Sprint(tt.attempt, " ", tt.ago)
-		park(t, db, id, "status='RETRY'", fmt.Sprint("attempt=", tt.attempt), "last_sent_at=clock_timestamp() - interval '"+tt.ago+"'")
+		park(t, db, id, "status='RETRY'", "request='{}'", fmt.Sprint("attempt=", tt.attempt), "last_sent_at=clock_timestamp() - interval '"+tt.ago+"'")
 		r, err := pending.NewStore(db).TakeRetry(t.Context(), tool, spacing)
 		if err != nil || (r != nil) != tt.want {
 			t.Errorf("attempt %d, sent %s ago: %+v %v", tt.attempt, tt.ago, r, err)

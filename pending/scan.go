@@ -133,21 +133,24 @@ type ToolCount struct {
 	Calls int    `db:"calls" json:"calls"`
 }
 
+// maxUnknownTools bounds how many of them are named; a caller that makes a name for each call has as many as calls.
+const maxUnknownTools = 100
+
 // UnknownTools finds open calls of tools that are not in known. It steps from tool to tool through the index instead of
-// reading the backlog, and stops counting a tool at limit.
+// reading the backlog, stops counting a tool at limit, and names the first hundred or so.
 func (s *Store) UnknownTools(ctx context.Context, known []string, limit int) ([]ToolCount, error) {
 	var tools []ToolCount
 	err := s.db.SelectContext(ctx, &tools, `
 		WITH RECURSIVE seen AS (
-			(SELECT p.tool FROM reconciler.pending_confirmations p WHERE `+open+` ORDER BY p.tool LIMIT 1)
+			(SELECT p.tool, 1 AS n FROM reconciler.pending_confirmations p WHERE `+open+` ORDER BY p.tool LIMIT 1)
 			UNION ALL
 			SELECT (SELECT p.tool FROM reconciler.pending_confirmations p
-			        WHERE `+open+` AND p.tool > seen.tool ORDER BY p.tool LIMIT 1)
-			FROM seen WHERE seen.tool IS NOT NULL)
+			        WHERE `+open+` AND p.tool > seen.tool ORDER BY p.tool LIMIT 1), seen.n + 1
+			FROM seen WHERE seen.tool IS NOT NULL AND seen.n < $3)
 		SELECT seen.tool, (SELECT count(*) FROM (
 				SELECT FROM reconciler.pending_confirmations p WHERE `+open+` AND p.tool = seen.tool LIMIT $2) few) AS calls
 		FROM seen WHERE seen.tool IS NOT NULL AND seen.tool <> ALL(coalesce($1::text[], '{}'))
-		ORDER BY seen.tool`, pq.StringArray(known), limit)
+		ORDER BY seen.tool`, pq.StringArray(known), limit, len(known)+maxUnknownTools)
 	if err != nil {
 		return nil, fmt.Errorf("looking for calls of unknown tools: %w", err)
 	}

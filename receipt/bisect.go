@@ -21,8 +21,8 @@ type Collected struct {
 	MaxBatch int
 }
 
-// Collect asks about one batch. A batch that is refused as bad is halved, down to the bad bizId, which alone is
-// set aside as Unknown. A downstream that refuses everything is left alone after about 2·log2(n) requests without
+// Collect asks about one batch. A batch that is refused as bad, or whose answer is malformed, is halved, down to the bad bizId,
+// which alone is set aside as Unknown. A downstream that refuses everything is left alone after about 2·log2(n) requests without
 // one success between them; what is left of the batch is then Unknown. Ids whose request failed in any other way
 // are Unknown with that error, and the others are still asked about.
 //
@@ -49,7 +49,7 @@ func Collect(ctx context.Context, bizIDs []string, ask Ask) (Collected, error) {
 			b.setAside(trouble, ids)
 			b.setAside(trouble, b.pending...)
 			return b.result(), trouble
-		case trouble.Outcome == BadBatch:
+		case trouble.Outcome == BadBatch, trouble.Kind == KindMalformed && len(ids) > 1:
 			b.refused(ids, trouble)
 		default:
 			b.setAside(trouble, ids)

@@ -259,8 +259,19 @@ func TestTooManyItemsTakeNoMemoryBeyondTheLimit(t *testing.T) {
 	}
 }
 
+func TestOneReceiptIsBounded(t *testing.T) {
+	t.Parallel()
+	sized := func(n int) string { return item(`"x"`, `"`+strings.Repeat("x", n-len(item())+1)+`"`) }
+	if _, err := Decode([]byte(answerOf(sized(maxReceipt))), []string{"B1"}, Limits{}); err != nil {
+		t.Errorf("%d bytes: %v", maxReceipt, err)
+	}
+	if _, err := Decode([]byte(answerOf(sized(maxReceipt+1))), []string{"B1"}, Limits{}); err == nil {
+		t.Errorf("%d bytes were taken", maxReceipt+1)
+	}
+}
+
 func TestManyRepeatsOfOneLargeReceiptStayLinear(t *testing.T) {
-	large := item(`"x"`, `"`+strings.Repeat("x", 1<<20)+`"`)
+	large := item(`"x"`, `"`+strings.Repeat("x", maxReceipt-1000)+`"`)
 	items := []string{large}
 	for i := range 2000 {
 		items = append(items, item(`"x"`, fmt.Sprint(i)))

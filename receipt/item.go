@@ -16,6 +16,8 @@ const (
 	maxCallID = 200
 	maxBizID  = 1000
 	maxWord   = 1500
+	// maxReceipt bounds one receipt with its result. It is stored with every call that it settles.
+	maxReceipt = 256 << 10
 )
 
 // The names of an item's members.
@@ -76,6 +78,8 @@ func (d *decoder) receipt() (bizID []byte, r Receipt, err error) {
 	}
 	end := d.dec.InputOffset()
 	switch {
+	case end-start > maxReceipt:
+		return nil, r, d.fault(start, "%d bytes, more than the %d allowed for one receipt", end-start, maxReceipt)
 	case d.spot.at >= 0 && d.spot.at < end:
 		return nil, r, d.fault(d.spot.at, "%s", d.spot.text)
 	case bizID == nil:

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -33,7 +34,7 @@ type Attempt struct {
 func (c *Client) Send(ctx context.Context, a Attempt) (Receipt, error) {
 	body, err := a.body()
 	if err != nil {
-		return Receipt{}, c.told(ctx, &Error{Outcome: Misconfigured, Kind: KindSetup, Err: err})
+		return Receipt{}, c.told(ctx, &Error{Kind: KindSetup, Err: err})
 	}
 	header := http.Header{}
 	if !strings.ContainsFunc(a.IdempotencyKey, unicode.IsControl) { // no header can carry those; the body does
@@ -54,6 +55,25 @@ func (c *Client) Send(ctx context.Context, a Attempt) (Receipt, error) {
 		return Receipt{}, c.told(ctx, reply.with(&Error{Kind: KindMalformed, Err: err}))
 	}
 	return r, nil
+}
+
+// Reach finds out whether somebody listens at the endpoint, so that no attempt is spent on nobody. Behind a proxy it cannot
+// tell and says nothing. The error is an *Error.
+func (c *Client) Reach(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	if proxy, err := c.transport.Proxy(&http.Request{URL: c.url}); err != nil || proxy != nil {
+		return nil //nolint:nilerr // a proxy that cannot be found out shows at the send
+	}
+	port := c.url.Port()
+	if port == "" {
+		port = c.url.Scheme // the name of the service: http or https
+	}
+	conn, err := c.transport.DialContext(ctx, "tcp", net.JoinHostPort(c.url.Hostname(), port))
+	if err != nil {
+		return c.told(ctx, &Error{Kind: wireKind(err, false), Err: err})
+	}
+	return conn.Close()
 }
 
 // body is the stored request with the fields of DESIGN section 7 set. What it held in their place does not matter: a

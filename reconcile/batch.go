@@ -13,8 +13,14 @@ const maxBatchCalls = 2000
 type batch struct {
 	bizIDs []string
 	calls  []pending.Call
-	readAt time.Time // when the latest of them was read, by the database clock: the instant of their verdicts
+	read   reading // of the latest of them
 }
+
+// reading is the instant of a read by the database clock, and by our own, which is good for measuring only.
+type reading struct{ at, local time.Time }
+
+// instant is the database's time when our own clock shows local.
+func (r reading) instant(local time.Time) time.Time { return r.at.Add(local.Sub(r.local)) }
 
 // batcher fills batches across pages, so that a pass makes no more requests than it must.
 type batcher struct {
@@ -24,7 +30,7 @@ type batcher struct {
 
 // add takes a call, or reports that it does not fit any more: the batch holds size bizIds and this is another, or it holds
 // as many calls as it may.
-func (b *batcher) add(c pending.Call, readAt time.Time, size int) bool {
+func (b *batcher) add(c pending.Call, read reading, size int) bool {
 	if len(b.calls) >= maxBatchCalls {
 		return false
 	}
@@ -39,7 +45,7 @@ func (b *batcher) add(c pending.Call, readAt time.Time, size int) bool {
 		b.bizIDs = append(b.bizIDs, c.BizID)
 	}
 	b.calls = append(b.calls, c)
-	b.readAt = readAt
+	b.read = read
 	return true
 }
 

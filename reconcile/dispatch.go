@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"sync/atomic"
 
 	"github.com/cenkalti/backoff/v5"
 	"golang.org/x/sync/errgroup"
@@ -15,8 +14,10 @@ import (
 	"github.com/callreceipt/reconciler/receipt"
 )
 
-// Sender makes one attempt of a call; *receipt.Client is one. Its errors are *receipt.Error.
+// Sender makes one attempt of a call at a time; *receipt.Client is one. Its errors are *receipt.Error.
 type Sender interface {
+	// Reach finds out whether anybody would be reached, and sends nothing.
+	Reach(ctx context.Context) error
 	Send(ctx context.Context, a receipt.Attempt) (receipt.Receipt, error)
 }
 
@@ -36,26 +37,42 @@ func (p *pass) dispatch(ctx context.Context) error {
 	if p.cfg.Sender == nil || p.limits.DryRun {
 		return nil
 	}
-	var sends atomic.Int64
+	if waiting, err := p.store.AnyRetry(ctx, p.cfg.Tool); err != nil || !waiting {
+		return err
+	}
+	if err := p.cfg.Sender.Reach(ctx); err != nil {
+		return fmt.Errorf("%w: %w", errNotReached, err)
+	}
+	// The first call is sent alone: should the endpoint refuse everything, one attempt is spent and not one of each worker.
+	if more, err := p.sendNext(ctx, p.soft); err != nil || !more {
+		return err
+	}
 	workers, soft := errgroup.WithContext(p.soft)
 	for range p.cfg.Concurrency {
 		workers.Go(func() error {
-			for p.gate.readyToSend(soft) == nil {
-				if n := sends.Add(1); p.limits.Rows > 0 && n > int64(p.limits.Rows) {
-					return nil
-				}
-				retry, err := p.store.TakeRetry(ctx, p.cfg.Tool, pending.Spacing(p.cfg.Policy.Backoff))
-				if retry == nil || err != nil {
-					return err
-				}
-				if err := p.send(ctx, soft, *retry); err != nil {
+			for {
+				if more, err := p.sendNext(ctx, soft); err != nil || !more {
 					return err
 				}
 			}
-			return nil
 		})
 	}
 	return workers.Wait()
+}
+
+// sendNext takes one call and sends it, when the rate allows it. It reports whether there may be more to send.
+func (p *pass) sendNext(ctx, soft context.Context) (more bool, err error) {
+	if n := p.turns.Add(1); p.limits.Rows > 0 && n > int64(p.limits.Rows) {
+		return false, nil
+	}
+	if p.gate.readyToSend(soft) != nil {
+		return false, nil
+	}
+	retry, err := p.store.TakeRetry(ctx, p.cfg.Tool, pending.Spacing(p.cfg.Policy.Backoff))
+	if retry == nil || err != nil {
+		return false, err
+	}
+	return true, p.send(ctx, soft, *retry)
 }
 
 // send makes one attempt. Its error ends the sending; whatever came back of this attempt is no error.
@@ -75,7 +92,7 @@ func (p *pass) send(ctx, soft context.Context, retry pending.Retry) error {
 	switch {
 	case e.Outcome == receipt.Misconfigured:
 		return fmt.Errorf("sending to %s: %w", p.cfg.Tool, err)
-	case !e.Connected && e.Kind != receipt.KindCanceled:
+	case !e.Connected && e.Kind != receipt.KindCanceled && e.Kind != receipt.KindSetup:
 		return fmt.Errorf("%w: %w", errNotReached, err)
 	case e.Status == http.StatusTooManyRequests || e.Status == http.StatusServiceUnavailable:
 		p.gate.sendRefused(e.RetryAfter)
@@ -93,7 +110,7 @@ func (p *pass) reach(ctx, soft context.Context, a receipt.Attempt) (receipt.Rece
 	for try := 1; ; try++ {
 		r, err := p.cfg.Sender.Send(ctx, a)
 		e, _ := asError(err)
-		if err == nil || e == nil || e.Connected || e.Outcome == receipt.Misconfigured || try == connectTries {
+		if err == nil || e == nil || e.Connected || e.Kind == receipt.KindSetup || try == connectTries {
 			return r, err
 		}
 		if wait(soft, between.NextBackOff()) != nil {
@@ -114,6 +131,10 @@ func (p *pass) answered(ctx context.Context, callID string, r receipt.Receipt) e
 	}
 	call := calls[0]
 	seen := Plausible(receipt.Evidence{Presence: receipt.Present, Receipts: []receipt.Receipt{r}}, now)
+	evidence := map[string]receipt.Evidence{call.BizID: seen}
+	if call.Status.Terminal() { // somebody else settled it while it was on its way
+		return p.noteContradictions(ctx, []string{callID}, evidence)
+	}
 	v := Decide(call, seen, p.cfg.Policy, now)
-	return p.settle(ctx, []judged{{verdict: v, change: p.change(call, v, seen, now), at: now}}, map[string]receipt.Evidence{call.BizID: seen})
+	return p.settle(ctx, []judged{{verdict: v, change: p.change(call, v, seen, now), at: now}}, evidence)
 }

@@ -20,6 +20,7 @@ const (
 	breakerCooldown = 3 * time.Second  // then one probe is let through, and again after as long
 	breakerProbes   = 3                // failed probes after which a pass ends
 	maxPause        = 30 * time.Second // the longest that a pass waits at the wish of a 429 or 503
+	maxPutOff       = 3                // wishes for a longer pause after which a pass ends
 	firstRepeat     = 200 * time.Millisecond
 	longestRepeat   = 5 * time.Second
 )
@@ -29,6 +30,7 @@ const (
 var (
 	errStopped     = errors.New("the pass is ending")
 	errBreakerOpen = errors.New("the downstream does not answer and is left alone for now")
+	errPutOff      = errors.New("the downstream asks for a longer pause than a pass waits")
 )
 
 // gate stands between the passes over one tool and its downstream. It outlives a pass, so that the rate, the pause and
@@ -46,6 +48,7 @@ type gate struct {
 	mu       sync.Mutex
 	resumeAt time.Time     // paused until then
 	opened   int           // how often the breaker has opened
+	putOff   int           // how often a longer pause was asked for than a pass waits
 	probeAt  time.Time     // while it is open: when it lets a probe through
 	changed  chan struct{} // closed at the next change of the breaker
 }
@@ -91,6 +94,19 @@ func (g *gate) stateChanged(to gobreaker.State) {
 	g.changed = make(chan struct{})
 }
 
+// change is closed at the breaker's next change of state.
+func (g *gate) change() <-chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.changed
+}
+
+func (g *gate) timesPutOff() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.putOff
+}
+
 func (g *gate) timesOpened() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -112,7 +128,8 @@ func (g *gate) query(ctx, soft context.Context, bizIDs []string, patience int) (
 		switch {
 		case !asked && last != nil:
 			return receipt.Answer{}, last // it was asked, only not again
-		case !asked, e.Outcome == receipt.BadBatch, e.Outcome == receipt.Misconfigured, e.Kind == receipt.KindCanceled:
+		case !asked, e.Outcome == receipt.BadBatch, e.Outcome == receipt.Misconfigured, e.Kind == receipt.KindCanceled,
+			e.Kind == receipt.KindMalformed && len(bizIDs) > 1: // smaller questions find the item that spoils the answer
 			return receipt.Answer{}, err
 		case e.Outcome == receipt.Throttled:
 			g.pause(e.RetryAfter)
@@ -135,6 +152,7 @@ func (g *gate) once(ctx, soft context.Context, bizIDs []string, patience int) (r
 		if err := g.ready(soft); err != nil {
 			return receipt.Answer{}, err
 		}
+		changed := g.change() // before the breaker is asked, so that no change is missed
 		answer, err := g.breaker.Execute(func() (receipt.Answer, error) {
 			g.requests.Add(1)
 			return g.source.Query(ctx, bizIDs)
@@ -142,7 +160,7 @@ func (g *gate) once(ctx, soft context.Context, bizIDs []string, patience int) (r
 		if !errors.Is(err, gobreaker.ErrOpenState) && !errors.Is(err, gobreaker.ErrTooManyRequests) {
 			return answer, err
 		}
-		if err := g.awaitProbe(soft, patience); err != nil {
+		if err := g.awaitProbe(soft, changed, patience); err != nil {
 			return receipt.Answer{}, err
 		}
 	}
@@ -151,20 +169,27 @@ func (g *gate) once(ctx, soft context.Context, bizIDs []string, patience int) (r
 // ready waits for the end of a pause and for a token of the rate.
 func (g *gate) ready(soft context.Context) error {
 	for {
-		g.mu.Lock()
-		left := g.resumeAt.Sub(g.clock())
-		g.mu.Unlock()
-		if left <= 0 {
-			break
+		if left := g.pauseLeft(); left > 0 {
+			if err := wait(soft, left); err != nil {
+				return err
+			}
+			continue
 		}
-		if err := wait(soft, left); err != nil {
-			return err
+		if g.limiter.Wait(soft) != nil {
+			return errStopped
 		}
+		if g.pauseLeft() <= 0 {
+			return nil
+		}
+		// The downstream asked for a pause while the token was waited for. The token is given up: those who keep one
+		// through the pause would all leave at its end.
 	}
-	if g.limiter.Wait(soft) != nil {
-		return errStopped
-	}
-	return nil
+}
+
+func (g *gate) pauseLeft() time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.resumeAt.Sub(g.clock())
 }
 
 // How the retry budget follows a downstream that is getting well: half at every refusal, a twentieth more at every answer.
@@ -197,15 +222,19 @@ func (g *gate) sendRefused(after time.Duration) {
 func (g *gate) pause(d time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if until := g.clock().Add(min(d, maxPause)); until.After(g.resumeAt) {
+	if d > maxPause {
+		d = maxPause
+		g.putOff++
+	}
+	if until := g.clock().Add(d); until.After(g.resumeAt) {
 		g.resumeAt = until
 	}
 }
 
 // awaitProbe waits until the breaker may let a request through.
-func (g *gate) awaitProbe(soft context.Context, patience int) error {
+func (g *gate) awaitProbe(soft context.Context, changed <-chan struct{}, patience int) error {
 	g.mu.Lock()
-	opened, changed, left := g.opened, g.changed, g.probeAt.Sub(g.clock())
+	opened, left := g.opened, g.probeAt.Sub(g.clock())
 	g.mu.Unlock()
 	if opened > patience {
 		return errBreakerOpen

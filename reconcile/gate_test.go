@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/callreceipt/reconciler/pending"
@@ -69,6 +70,36 @@ func TestOneToolsPauseDoesNotHoldUpAnother(t *testing.T) {
 	}
 }
 
+// Workers queue for the rate. A pause that begins meanwhile holds for them as well, and they do not leave all at once after it.
+func TestAPauseHoldsForRequestsThatWaitForTheRateAlready(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate("tool", sourceFunc(nil), 1, 0, time.Now)
+		began := time.Now()
+		left := make(chan time.Duration, 5)
+		for range cap(left) {
+			go func() {
+				if g.ready(t.Context()) == nil {
+					left <- time.Since(began)
+				}
+			}()
+		}
+		if first := <-left; first != 0 {
+			t.Errorf("the first request left after %s", first)
+		}
+		synctest.Wait() // the others wait for the rate now
+		g.pause(20 * time.Second)
+		last := time.Duration(0)
+		for range cap(left) - 1 {
+			at := <-left
+			if at < 20*time.Second || at < last+time.Second {
+				t.Errorf("a request left after %s, in a pause of 20s at one a second; the last one after %s", at, last)
+			}
+			last = at
+		}
+	})
+}
+
 func TestNonsenseIsNoReasonToLeaveADownstreamAlone(t *testing.T) {
 	t.Parallel()
 	for _, e := range []*receipt.Error{
@@ -109,5 +140,67 @@ func TestALogLineIsOneLineAndNoIdCanForgeAnother(t *testing.T) { // I14
 	}
 	if got := Prefix(pending.Call{CallID: "ORD20240501-0001", BizID: "ORD20240501", Attempt: 2}); got != "[call=ORD20240501-0001][biz=ORD20240501][try=2]" {
 		t.Error(got)
+	}
+}
+
+func TestNobodyMissesThatTheBreakerHasClosed(t *testing.T) {
+	t.Parallel()
+	for range 200 {
+		synctest.Test(t, func(t *testing.T) {
+			down := true
+			var mu sync.Mutex
+			g := newGate("tool", sourceFunc(func(ctx context.Context, _ []string) (receipt.Answer, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				if down {
+					return receipt.Answer{}, &receipt.Error{Kind: receipt.KindRefused}
+				}
+				return receipt.Answer{}, nil
+			}), 1e9, 0, time.Now)
+			for range breakerFailures {
+				_, _ = g.query(t.Context(), t.Context(), []string{"B"}, 0)
+			}
+			mu.Lock()
+			down = false
+			mu.Unlock()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			var workers sync.WaitGroup
+			for range 8 {
+				workers.Go(func() {
+					if _, err := g.query(ctx, ctx, []string{"B"}, breakerProbes); err != nil {
+						t.Errorf("%v", err)
+					}
+				})
+			}
+			workers.Wait()
+		})
+	}
+}
+
+func TestALongPauseThatIsAskedForAgainAndAgainEndsThePass(t *testing.T) {
+	t.Parallel()
+	db, d := open(t)
+	parkMany(t, db, 100)
+	d.before = func(w http.ResponseWriter, _ []string) bool {
+		w.Header().Set("Retry-After", "315360000") // ten years
+		w.WriteHeader(http.StatusTooManyRequests)
+		return true
+	}
+	r := on(t, db, d, func(c *Config) { c.Concurrency = 1 })
+	r.gate.clock = skipping(time.Now()) // each look at the clock finds a minute gone by
+	sum, err := r.RunOnce(context.Background(), Limits{})
+	if !errors.Is(err, errPutOff) || sum.Requests != maxPutOff || sum.Unanswered != 10*maxPutOff {
+		t.Errorf("%v, %+v", err, sum)
+	}
+}
+
+func skipping(now time.Time) func() time.Time {
+	var mu sync.Mutex
+	return func() time.Time {
+		mu.Lock()
+		defer mu.Unlock()
+		now = now.Add(time.Minute)
+		return now
 	}
 }

@@ -23,7 +23,8 @@ import (
 
 // How verdicts are delivered.
 const (
-	notifyPage        = 200
+	notifyPage        = 50 // verdicts in memory at once, each with its receipt
+	untoldLimit       = 10_000
 	notifyConcurrency = 4
 	notifyTimeout     = 10 * time.Second // of one delivery, from connecting to the last byte of the answer
 	// NotifyAttempts is how often a verdict is delivered before it is given up and counted as stuck. With the waits between
@@ -92,8 +93,9 @@ type NotifySummary struct {
 	Tool      string       `json:"tool"`
 	Outcome   task.Outcome `json:"outcome"`
 	Delivered int          `json:"delivered"`
-	Failed    int          `json:"failed"`   // deliveries that were not taken, to be tried again
-	GivenUp   int          `json:"given_up"` // verdicts that nobody will be told of until a person says so
+	Failed    int          `json:"failed"`   // deliveries that were not taken
+	Waiting   int          `json:"waiting"`  // verdicts still to be delivered, up to 10,000
+	GivenUp   int          `json:"given_up"` // verdicts that nobody will be told of until a person says so, up to 10,000
 	Error     string       `json:"error,omitempty"`
 }
 
@@ -101,11 +103,10 @@ type NotifySummary struct {
 func (n *Notifier) RunOnce(ctx context.Context) (NotifySummary, error) {
 	sum := NotifySummary{Tool: n.cfg.Tool}
 	err := task.Hold(ctx, n.cfg.DB, n.cfg.Log, "notify:"+n.cfg.Tool, n.cfg.Holder, func(ctx context.Context) (err error) {
-		if err = n.flush(ctx, &sum); err != nil {
-			return err
-		}
-		sum.GivenUp, err = n.store.GivenUp(ctx, n.cfg.Tool, 10_000)
-		return err
+		err = n.flush(ctx, &sum)
+		var uncounted error
+		sum.Waiting, sum.GivenUp, uncounted = n.store.Untold(context.WithoutCancel(ctx), n.cfg.Tool, untoldLimit)
+		return errors.Join(err, uncounted)
 	})
 	var held *task.HeldError
 	switch {
@@ -113,7 +114,7 @@ func (n *Notifier) RunOnce(ctx context.Context) (NotifySummary, error) {
 		sum.Outcome = task.Skipped
 	case err != nil && sum.Delivered == 0:
 		sum.Outcome = task.Failed
-	case err != nil, sum.Failed > 0:
+	case err != nil, sum.Waiting > 0, sum.GivenUp > 0:
 		sum.Outcome = task.Partial
 	default:
 		sum.Outcome = task.Success
@@ -122,7 +123,7 @@ func (n *Notifier) RunOnce(ctx context.Context) (NotifySummary, error) {
 		sum.Error = err.Error()
 	}
 	if sum.GivenUp > 0 {
-		n.cfg.Log.Error("verdicts could not be delivered and were given up; set notify_at to now() to go on", "tool", n.cfg.Tool, "calls", sum.GivenUp)
+		n.cfg.Log.Error("verdicts could not be delivered and were given up; set notify_at = now(), notify_attempts = 0 to go on", "tool", n.cfg.Tool, "calls", sum.GivenUp)
 	}
 	return sum, err
 }
@@ -179,7 +180,11 @@ func (f *delivery) deliver(ctx context.Context, n pending.Notification) error {
 	if n.Attempts+1 >= NotifyAttempts {
 		after = 0
 	}
-	f.cfg.Log.Warn(Prefix(n.Call)+" verdict not delivered", "tool", f.cfg.Tool, "attempt", n.Attempts+1, "again_in", after.Round(time.Second), "error", failure.Error())
+	again := after.Round(time.Second).String()
+	if after == 0 {
+		again = "never, it was given up"
+	}
+	f.cfg.Log.Warn(Prefix(n.Call)+" verdict not delivered", "tool", f.cfg.Tool, "attempt", n.Attempts+1, "again_in", again, "error", failure.Error())
 	if err := f.store.NotDelivered(ctx, n, after); err != nil {
 		return err
 	}

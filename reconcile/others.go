@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/callreceipt/reconciler/internal/database"
 	"github.com/callreceipt/reconciler/pending"
 	"github.com/callreceipt/reconciler/receipt"
 )
@@ -61,7 +62,15 @@ func (p *pass) noteContradictions(ctx context.Context, callIDs []string, seen ma
 	}
 	recorded := len(against)
 	if !p.limits.DryRun {
-		if recorded, err = p.store.RecordContradictions(ctx, against, events); err != nil {
+		recorded, err = p.store.RecordContradictions(ctx, against, events)
+		if state, refused := database.Refused(err); refused {
+			// One of the receipts cannot be stored. That there is a contradiction is what matters.
+			for i, call := range against {
+				events[i] = event(pending.EventContradiction, map[string]any{"status": call.Status, "sqlstate": state})
+			}
+			recorded, err = p.store.RecordContradictions(ctx, against, events)
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -37,6 +38,9 @@ type pass struct {
 	soft     context.Context // ends when no new batch may begin
 	patience int             // openings of the breaker that are sat out
 	asked    int64           // requests made before this pass
+	putOff   int             // wishes for a long pause before this pass
+
+	turns atomic.Int64 // calls that were taken to be sent, or tried to
 
 	mu        sync.Mutex
 	sum       Summary
@@ -51,7 +55,7 @@ type pass struct {
 func (r *Reconciler) RunOnce(ctx context.Context, limits Limits) (Summary, error) {
 	p := &pass{
 		Reconciler: r, limits: limits, sum: Summary{Tool: r.cfg.Tool}, batchSize: r.cfg.BatchSize,
-		patience: r.gate.timesOpened() + breakerProbes, asked: r.gate.requests.Load(), inFlight: map[string]bool{},
+		patience: r.gate.timesOpened() + breakerProbes, asked: r.gate.requests.Load(), putOff: r.gate.timesPutOff(), inFlight: map[string]bool{},
 	}
 	began := r.cfg.Clock()
 	var err error
@@ -154,8 +158,9 @@ func (p *pass) read(soft context.Context, horizon time.Time, begin func(batch)) 
 			if len(page.Calls) == 0 {
 				break
 			}
+			read := reading{at: page.ReadAt, local: p.cfg.Clock()}
 			for _, c := range calls {
-				for !next.add(c, page.ReadAt, p.size()) {
+				for !next.add(c, read, p.size()) {
 					begin(next.take())
 				}
 			}

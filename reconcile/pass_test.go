@@ -578,3 +578,65 @@ func TestEveryVerdictCanBeReplayedFromTheLedger(t *testing.T) { // I10
 		t.Errorf("the policy is not on record: %d, %v", policies, err)
 	}
 }
+
+func TestOneMalformedReceiptDoesNotStarveItsBatch(t *testing.T) { // rocketmq#9500
+	t.Parallel()
+	db, d := open(t)
+	parkMany(t, db, 50)
+	for i := range 50 {
+		processed := `"processedAt":"2026-01-01T10:00:00Z"`
+		if i == 20 {
+			processed = `"processedAt":"2026-01-01T10:00:00"`
+		}
+		d.say(fmt.Sprint("C", i), fmt.Sprint("B", i), "SUCCESS", processed)
+	}
+	sum := runPass(t, on(t, db, d, func(c *Config) { c.BatchSize, c.Retries = 200, 2 }))
+	if sum.Success != 49 || sum.Unanswered != 1 || sum.Requests > 2*6+1+2 {
+		t.Errorf("%+v", sum)
+	}
+	if got := look(t, db, "C20"); !strings.Contains(got.LastError, "zone") {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestAContradictionThatCannotBeStoredIsOnRecordWithoutItsReceipt(t *testing.T) {
+	t.Parallel()
+	db, d := open(t)
+	parkMany(t, db, 20)
+	for i := range 20 {
+		d.say(fmt.Sprint("C", i), fmt.Sprint("B", i), "SUCCESS", `"operation":"charge"`)
+	}
+	db.MustExec(`UPDATE reconciler.pending_confirmations SET status = 'SUCCESS', reason = 'receipt_success' WHERE call_id = 'C0'`)
+	parkOne(t, db, "C0b", "B0")
+	d.says["B0"] = nil
+	d.say("C0", "B0", "FAILED", `"operation":"refund"`, `"result":1e300000`)
+	d.say("C0b", "B0", "SUCCESS", `"operation":"charge"`)
+	sum := runPass(t, on(t, db, d))
+	if sum.Success != 20 || sum.Contradictions != 1 || sum.Outcome != task.Success {
+		t.Errorf("%+v", sum)
+	}
+}
+
+func TestARowThatCannotBeWrittenAtAllHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	db, d := open(t)
+	parkMany(t, db, 30)
+	for i := range 30 {
+		d.say(fmt.Sprint("C", i), fmt.Sprint("B", i), "SUCCESS")
+	}
+	db.MustExec(`ALTER TABLE reconciler.pending_confirmations ADD CONSTRAINT somebody_elses CHECK (call_id <> 'C0' OR version = 0)`)
+	sum := runPass(t, on(t, db, d))
+	if sum.Success != 29 || sum.Unwritten != 1 || sum.LostRaces != 0 || sum.Outcome != task.Partial {
+		t.Errorf("%+v", sum)
+	}
+}
+
+func TestOneLargeReceiptMaySettleManyCalls(t *testing.T) { // I14
+	t.Parallel()
+	db, d := open(t)
+	db.MustExec(`INSERT INTO reconciler.pending_confirmations (call_id, biz_id, tool, operation) SELECT 'C' || n, 'B', 'payment.charge', 'charge' FROM generate_series(1, 300) n`)
+	d.say("C0", "B", "SUCCESS", `"operation":"charge"`, `"result":"`+strings.Repeat("x", 200<<10)+`"`)
+	if sum := runPass(t, on(t, db, d)); sum.Success != 300 || sum.Requests != 1 {
+		t.Errorf("%+v", sum)
+	}
+}

@@ -19,15 +19,15 @@ type Seen struct {
 	SentAt   time.Time      `json:"last_sent_at"`
 	NotFound int            `json:"not_found_count,omitempty"` // before this look
 	Was      string         `json:"was,omitempty"`             // the reason before this look
-	// Receipts is what the downstream listed for the bizId and bears on this call, unless that was exactly the one receipt
-	// that decided, which stands in the row.
+	// Receipts is what the downstream listed for the bizId and bears on this call, without the results, unless that was
+	// exactly the one receipt that decided, which stands in the row.
 	Receipts []json.RawMessage `json:"receipts,omitempty"`
 	Absent   bool              `json:"absent,omitempty"` // the downstream said NOT_FOUND of the bizId
 	Error    string            `json:"error,omitempty"`  // with unwritable: what the database said
 }
 
 // maxSeenBytes bounds the receipts that go into one ledger row, whatever a downstream lists of one call.
-const maxSeenBytes = 64 << 10
+const maxSeenBytes = 32 << 10
 
 func newSeen(call pending.Call, v Verdict, status pending.Status, ev receipt.Evidence, digest string, now time.Time) Seen {
 	s := Seen{
@@ -42,12 +42,32 @@ func newSeen(call pending.Call, v Verdict, status pending.Status, ev receipt.Evi
 	}
 	bytes := 0
 	for _, r := range ev.Receipts {
-		if bytes += len(r.Raw); bytes > maxSeenBytes {
+		text := essence(r)
+		if bytes += len(text); bytes > maxSeenBytes {
 			break
 		}
-		s.Receipts = append(s.Receipts, r.Raw)
+		s.Receipts = append(s.Receipts, text)
 	}
 	return s
+}
+
+// essence is a receipt without its result: all that Decide reads.
+func essence(r receipt.Receipt) json.RawMessage {
+	fields := map[string]any{"callId": r.CallID, "bizId": r.BizID, "status": r.Status}
+	if r.Operation != "" {
+		fields["operation"] = r.Operation
+	}
+	if r.IdempotencyKey != "" {
+		fields["idempotencyKey"] = r.IdempotencyKey
+	}
+	if r.Attempt > 0 {
+		fields["attempt"] = r.Attempt
+	}
+	if !r.ProcessedAt.IsZero() {
+		fields["processedAt"] = r.ProcessedAt
+	}
+	text, _ := json.Marshal(fields) // strings, a number and an instant always marshal
+	return text
 }
 
 func settles(a Action) bool { return a == Succeed || a == Fail }

@@ -17,6 +17,7 @@ type Summary struct {
 	Waiting        int          `json:"waiting"`    // looked up, and not to be decided yet
 	Unanswered     int          `json:"unanswered"` // asked for, and not answered
 	LostRaces      int          `json:"lost_races"` // changed by somebody else meanwhile; nothing was written
+	Unwritten      int          `json:"unwritten"`  // the database refuses every change of them
 	Contradictions int          `json:"contradictions"`
 	Requests       int          `json:"requests"`
 	Sent           int          `json:"sent"`
@@ -37,7 +38,7 @@ func (s Summary) outcome(failure error, stopped bool) task.Outcome {
 	switch {
 	case failure != nil && !stopped && s.Moved() == 0:
 		return task.Failed
-	case failure != nil, s.Unanswered > 0:
+	case failure != nil, s.Unanswered > 0, s.Unwritten > 0:
 		return task.Partial
 	}
 	return task.Success

@@ -12,23 +12,30 @@ import (
 	"github.com/callreceipt/reconciler/receipt"
 )
 
-// maxWrite bounds the rows of one transaction; one bizId may own thousands of calls.
-const maxWrite = 1000
+// The bounds of one transaction. One bizId may own thousands of calls.
+const (
+	maxWrite      = 1000
+	maxWriteBytes = 8 << 20
+)
 
 // judged is one call of a batch with its verdict and the write that follows from it.
 type judged struct {
 	change  pending.Change
 	verdict Verdict
 	at      time.Time
+	// unwritten says that the database refuses even the word that it refuses something.
+	unwritten bool
 }
 
 // work takes one batch all the way: ask, decide, write.
 func (p *pass) work(ctx context.Context, b batch) error {
 	defer p.land(b)
-	seen, failure := p.ask(ctx, b)
-	changes := p.judge(b, seen)
+	// The verdicts are of the instant before the question: an answer says nothing of what came to pass after it.
+	now := b.read.instant(p.cfg.Clock())
+	seen, failure := p.ask(ctx, b, now)
+	changes := p.judge(b, seen, now)
 	for len(changes) > 0 {
-		n := min(len(changes), maxWrite)
+		n := fitting(changes)
 		if err := p.settle(ctx, changes[:n], seen); err != nil {
 			return err
 		}
@@ -40,8 +47,23 @@ func (p *pass) work(ctx context.Context, b batch) error {
 	return failure
 }
 
+// fitting is how many changes go into one transaction: at most maxWrite rows and, but for the first, maxWriteBytes of receipts. One
+// large receipt may settle many calls.
+func fitting(changes []judged) int {
+	bytes := 0
+	for n, j := range changes {
+		if j.verdict.Proof != nil {
+			bytes += len(j.verdict.Proof.Raw)
+		}
+		if n == maxWrite || (n > 0 && bytes > maxWriteBytes) {
+			return n
+		}
+	}
+	return len(changes)
+}
+
 // ask collects the evidence for a batch. Its error ends the pass; the evidence that was collected counts all the same.
-func (p *pass) ask(ctx context.Context, b batch) (map[string]receipt.Evidence, error) {
+func (p *pass) ask(ctx context.Context, b batch, now time.Time) (map[string]receipt.Evidence, error) {
 	if !p.cfg.Policy.NeedsReceipt {
 		return nil, nil
 	}
@@ -55,7 +77,7 @@ func (p *pass) ask(ctx context.Context, b batch) (map[string]receipt.Evidence, e
 		left = left[n:]
 		p.note(got, n)
 		for id, ev := range got.Evidence {
-			all[id] = Plausible(ev, b.readAt)
+			all[id] = Plausible(ev, now)
 		}
 		if err != nil {
 			for _, id := range left {
@@ -63,6 +85,9 @@ func (p *pass) ask(ctx context.Context, b batch) (map[string]receipt.Evidence, e
 			}
 			return all, fmt.Errorf("asking %s for receipts: %w", p.cfg.Tool, err)
 		}
+	}
+	if p.gate.timesPutOff()-p.putOff >= maxPutOff {
+		return all, fmt.Errorf("asking %s for receipts: %w", p.cfg.Tool, errPutOff)
 	}
 	return all, nil
 }
@@ -89,7 +114,7 @@ func (p *pass) note(got receipt.Collected, asked int) {
 
 // judge decides every call of the batch that something is known about. A call that was not asked about, or whose tool is
 // misconfigured, is not touched.
-func (p *pass) judge(b batch, seen map[string]receipt.Evidence) []judged {
+func (p *pass) judge(b batch, seen map[string]receipt.Evidence, now time.Time) []judged {
 	all := make([]judged, 0, len(b.calls))
 	answers := make(map[string]answerOf, len(seen))
 	for bizID, ev := range seen {
@@ -100,8 +125,9 @@ func (p *pass) judge(b batch, seen map[string]receipt.Evidence) []judged {
 		if ev.Err != nil && (ev.Err.Kind == receipt.KindCanceled || ev.Err.Outcome == receipt.Misconfigured) {
 			continue
 		}
-		v := Decide(call, ev, p.cfg.Policy, b.readAt)
-		all = append(all, judged{verdict: v, change: p.change(call, v, ev, b.readAt), at: b.readAt})
+		if v := Decide(call, ev, p.cfg.Policy, now); v.Action != Leave {
+			all = append(all, judged{verdict: v, change: p.change(call, v, ev, now), at: now})
+		}
 	}
 	return all
 }
@@ -196,7 +222,9 @@ func (p *pass) settle(ctx context.Context, all []judged, seen map[string]receipt
 	}
 	lost, sum := p.tally(all, written)
 	for _, j := range written {
-		p.say(j)
+		if !j.unwritten {
+			p.say(j)
+		}
 	}
 	if p.cfg.Progress != nil {
 		p.cfg.Progress(sum)
@@ -211,9 +239,13 @@ func (p *pass) tally(all []judged, written map[string]judged) (lost []string, su
 	for _, j := range all {
 		p.sum.Scanned++
 		final, ok := written[j.change.Call.CallID]
-		if !ok {
+		switch {
+		case !ok:
 			p.sum.LostRaces++
 			lost = append(lost, j.change.Call.CallID)
+			continue
+		case final.unwritten:
+			p.sum.Unwritten++
 			continue
 		}
 		p.sum.count(final.verdict.Action, final.verdict.Reason)
@@ -251,7 +283,10 @@ func (p *pass) writeApart(ctx context.Context, all []judged, sqlstate string, re
 	if len(all) == 1 {
 		j := all[0]
 		if j.verdict.Reason == ReasonUnwritable {
-			return nil, fmt.Errorf("call %q cannot be written at all: %w", j.change.Call.CallID, refusal)
+			// A constraint or trigger of somebody else's, for example. The others proceed.
+			p.cfg.Log.Error(Prefix(j.change.Call)+" cannot be written at all", "tool", p.cfg.Tool, "error", refusal)
+			j.unwritten = true
+			return map[string]judged{j.change.Call.CallID: j}, nil
 		}
 		return p.write(ctx, []judged{p.unwritable(j, sqlstate)})
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/lib/pq/pqerror"
 )
 
-// MaxConns bounds the connections one process opens.
+// MaxConns bounds the connections one process opens, unless it says otherwise.
 const MaxConns = 25
 
 // Open prepares a pool for dsn. It connects to nothing yet.
@@ -100,11 +100,8 @@ func Unreachable(err error) bool {
 	if errors.Is(err, context.Canceled) {
 		return false
 	}
-	// A killed backend comes as a bare "driver: bad connection" without an SQLSTATE.
-	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return true
-	}
+	// A killed backend comes as a bare "driver: bad connection" without an SQLSTATE, and a server that hangs up during the
+	// handshake as an EOF.
 	_, network := errors.AsType[*net.OpError](err)
-	_, lookup := errors.AsType[*net.DNSError](err)
-	return network || lookup
+	return network || errors.Is(err, driver.ErrBadConn) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }

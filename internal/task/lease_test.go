@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"net/url"
 	"os"
 	"os/exec"
 	"strings"
@@ -36,6 +37,18 @@ func holding(t testing.TB, ctx context.Context, l *lease) (<-chan error, context
 	case err := <-done:
 		t.Fatalf("%s did not get the lease: %v", l.holder, err)
 		return nil, nil
+	}
+}
+
+// within takes what a goroutine of the test has to say.
+func within(t testing.TB, done <-chan error) error {
+	t.Helper()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(time.Minute):
+		t.Fatal("waited in vain for the holder to end")
+		return nil
 	}
 }
 
@@ -227,7 +240,7 @@ func TestAHolderWhoseConnectionBreaksGoesOnWithANewOne(t *testing.T) {
 		t.Errorf("held %v, the work's context: %v", held, work.Err())
 	}
 	cancel()
-	if err := <-done; !errors.Is(err, context.Canceled) || errors.Is(err, ErrLeaseLost) {
+	if err := within(t, done); !errors.Is(err, context.Canceled) || errors.Is(err, ErrLeaseLost) {
 		t.Errorf("%v", err)
 	}
 	if got := value[int](t, db, `SELECT fence FROM reconciler.leases`); got != 1 {
@@ -260,11 +273,56 @@ func TestAHolderWhoseLeaseIsTakenWhileItsConnectionIsBrokenStops(t *testing.T) {
 	if err := second.tryAcquire(t.Context()); err != nil {
 		t.Fatal(err) // nobody waits for the lease of a dead session to expire
 	}
-	if err := <-done; !errors.Is(err, ErrLeaseLost) || !errors.Is(context.Cause(work), ErrLeaseLost) {
+	if err := within(t, done); !errors.Is(err, ErrLeaseLost) || !errors.Is(context.Cause(work), ErrLeaseLost) {
 		t.Errorf("%v; the work's context ended with %v", err, context.Cause(work))
 	}
 	if got := value[string](t, db, `SELECT holder || ' ' || fence FROM reconciler.leases`); got != "second 2" || value[bool](t, db, freeNow) {
 		t.Errorf("held by %s", got)
+	}
+}
+
+func TestAHolderThatRenewsWorksForAsLongAsItLikes(t *testing.T) {
+	t.Parallel()
+	db := testdb.New(t)
+	l := newLease(t, db, "first", 3*time.Second)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done, work := holding(t, ctx, l)
+	first := value[time.Time](t, db, `SELECT expires_at FROM reconciler.leases`)
+	eventually(t, "the lease has outlived its first term", func() bool {
+		return work.Err() != nil || value[bool](t, db, `SELECT expires_at > $1::timestamptz + interval '3.5 seconds' FROM reconciler.leases`, first)
+	})
+	cancel()
+	if err := within(t, done); errors.Is(err, ErrLeaseLost) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestAHolderThatLetsGoAMomentLaterIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	dsn := testdb.URL(t)
+	db := testdb.Open(t, dsn)
+	named, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := named.Query()
+	q.Set("application_name", "second")
+	named.RawQuery = q.Encode()
+	first, second := newLease(t, db, "first", LeaseTTL), newLease(t, testdb.Open(t, named.String()), "second", LeaseTTL)
+	if err := first.tryAcquire(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- second.acquire(t.Context()) }()
+	eventually(t, "the second one was turned away once", func() bool {
+		return value[bool](t, db, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'second' AND state = 'idle' AND query = 'ROLLBACK')`)
+	})
+	if err := first.release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := within(t, done); err != nil || second.fence != 2 {
+		t.Errorf("fence %d, %v", second.fence, err)
 	}
 }
 
@@ -276,7 +334,7 @@ func TestAHolderThatCannotRenewStopsWhenTheLeaseHasRunOut(t *testing.T) {
 	tx := db.MustBegin()
 	defer func() { _ = tx.Rollback() }()
 	tx.MustExec(`LOCK TABLE reconciler.leases IN EXCLUSIVE MODE`)
-	if err := <-done; !errors.Is(err, ErrLeaseLost) || !errors.Is(context.Cause(work), ErrLeaseLost) {
+	if err := within(t, done); !errors.Is(err, ErrLeaseLost) || !errors.Is(context.Cause(work), ErrLeaseLost) {
 		t.Errorf("%v; the work's context ended with %v", err, context.Cause(work))
 	}
 }

@@ -38,6 +38,7 @@ CREATE TABLE reconciler.pending_confirmations (
     CONSTRAINT status_is_known            CHECK (status IN ('PENDING', 'RETRY', 'SUCCESS', 'FAILED', 'MANUAL')),
     CONSTRAINT timeout_kind_is_known      CHECK (timeout_kind IN ('connect', 'write', 'read', 'receipt')),
     CONSTRAINT attempt_is_positive        CHECK (attempt >= 1),
+    CONSTRAINT version_can_be_counted_on  CHECK (version BETWEEN 0 AND 4611686018427387903),
     CONSTRAINT counts_are_not_negative    CHECK (checks >= 0 AND unanswered >= 0 AND not_found_count >= 0),
     CONSTRAINT request_is_an_object       CHECK (jsonb_typeof(request) = 'object')
 ) WITH (

@@ -14,3 +14,21 @@ COMMENT ON COLUMN reconciler.pending_confirmations.notify_since IS 'when that ve
 
 CREATE INDEX pending_confirmations_notify ON reconciler.pending_confirmations (tool, notify_at, call_id)
     WHERE notify_at IS NOT NULL;
+
+-- Whoever takes a RETRY starts a new send: what was learned of the one before says nothing of it, and the offer is no news any
+-- more. The statement of the taker may leave that out.
+-- +goose StatementBegin
+CREATE FUNCTION reconciler.pending_taken() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    NEW.not_found_count := 0;
+    NEW.not_found_since := NULL;
+    NEW.retry_before := NULL;
+    NEW.reason := NULL;
+    NEW.notify_at := NULL;
+    RETURN NEW;
+END $$;
+-- +goose StatementEnd
+
+CREATE TRIGGER pending_taken BEFORE UPDATE ON reconciler.pending_confirmations
+    FOR EACH ROW WHEN (OLD.status = 'RETRY' AND NEW.status = 'PENDING' AND NEW.attempt > OLD.attempt)
+    EXECUTE FUNCTION reconciler.pending_taken();
