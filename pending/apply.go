@@ -27,9 +27,12 @@ const applyTries = 4
 // database.Refused holds means that one of the rows can never be written as it is; nothing was applied then.
 func (s *Store) Apply(ctx context.Context, changes []Change) (written map[string]bool, err error) {
 	written = make(map[string]bool, len(changes))
-	left := slices.Clone(changes)
+	left := make([]*Change, len(changes))
+	for i := range changes {
+		left[i] = &changes[i]
+	}
 	// Everybody locks rows in the same order, so two writers wait for each other instead of deadlocking.
-	slices.SortFunc(left, func(a, b Change) int { return strings.Compare(a.Call.CallID, b.Call.CallID) })
+	slices.SortFunc(left, func(a, b *Change) int { return strings.Compare(a.Call.CallID, b.Call.CallID) })
 	skipLocked, unsure := false, false
 	for range applyTries {
 		var ids []string
@@ -116,7 +119,7 @@ const (
 // since the statistics of a table that fills and empties are always old.
 const probesOnly = `SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off`
 
-func (s *Store) applyOnce(ctx context.Context, changes []Change, skipLocked bool) (ids []string, err error) {
+func (s *Store) applyOnce(ctx context.Context, changes []*Change, skipLocked bool) (ids []string, err error) {
 	query := applySQL
 	if skipLocked {
 		query = applySQLNoWaits
@@ -135,7 +138,7 @@ func (s *Store) applyOnce(ctx context.Context, changes []Change, skipLocked bool
 	return ids, nil
 }
 
-func applyArgs(changes []Change) []any {
+func applyArgs(changes []*Change) []any {
 	n := len(changes)
 	text := func() pq.StringArray { return make(pq.StringArray, n) }
 	ints := func() pq.Int64Array { return make(pq.Int64Array, n) }
@@ -179,7 +182,7 @@ func stampOrNone(t time.Time) string {
 
 // reread sorts the changes of a transaction with an unknown outcome: those found written are added to written, those
 // whose version stands where it stood are returned to be tried again, and the rest were changed by somebody else.
-func (s *Store) reread(ctx context.Context, changes []Change, written map[string]bool) (left []Change, err error) {
+func (s *Store) reread(ctx context.Context, changes []*Change, written map[string]bool) (left []*Change, err error) {
 	ids := make([]string, len(changes))
 	for i, c := range changes {
 		ids[i] = c.Call.CallID

@@ -13,7 +13,7 @@ func TestAfterALostCommitOnlyWhatTheRowShowsCounts(t *testing.T) {
 	t.Parallel()
 	db := testdb.New(t)
 	store := NewStore(db)
-	var changes []Change
+	var changes []*Change
 	for id, set := range map[string]string{
 		"untouched":      "",
 		"ours":           "status = 'MANUAL', reason = 'not_retryable', version = version + 1",
@@ -27,7 +27,8 @@ func TestAfterALostCommitOnlyWhatTheRowShowsCounts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		changes = append(changes, Escalate(calls[0], "not_retryable", time.Now()))
+		change := Escalate(calls[0], "not_retryable", time.Now())
+		changes = append(changes, &change)
 		if set != "" {
 			db.MustExec(`UPDATE reconciler.pending_confirmations SET `+set+` WHERE call_id = $1`, id)
 		}

@@ -68,7 +68,7 @@ type pageRow struct {
 
 // Page reads up to limit open calls of a tool within a range, after the cursor. An empty page is the end.
 func (s *Store) Page(ctx context.Context, tool string, within Range, after Cursor, limit int) (Page, error) {
-	var rows []pageRow
+	rows := make([]pageRow, 0, limit)
 	err := s.db.SelectContext(ctx, &rows, `
 		SELECT `+callColumns+`, p.next_check_at::text AS at,
 			to_char(statement_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') AS read_at

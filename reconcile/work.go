@@ -223,7 +223,7 @@ func (p *pass) settle(ctx context.Context, all []judged, seen map[string]receipt
 	lost, sum := p.tally(all, written)
 	for _, j := range written {
 		if !j.unwritten {
-			p.say(j)
+			p.say(*j)
 		}
 	}
 	if p.cfg.Progress != nil {
@@ -233,10 +233,11 @@ func (p *pass) settle(ctx context.Context, all []judged, seen map[string]receipt
 }
 
 // tally counts what was written, and returns the calls that somebody else had changed.
-func (p *pass) tally(all []judged, written map[string]judged) (lost []string, sum Summary) {
+func (p *pass) tally(all []judged, written map[string]*judged) (lost []string, sum Summary) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, j := range all {
+	for i := range all {
+		j := &all[i]
 		p.sum.Scanned++
 		final, ok := written[j.change.Call.CallID]
 		switch {
@@ -255,11 +256,11 @@ func (p *pass) tally(all []judged, written map[string]judged) (lost []string, su
 
 // write applies changes in one transaction and returns what each call got. When the database refuses a value, the batch is
 // halved down to the row that holds it; that one goes to a person, and the others proceed.
-func (p *pass) write(ctx context.Context, all []judged) (map[string]judged, error) {
-	got := make(map[string]judged, len(all))
+func (p *pass) write(ctx context.Context, all []judged) (map[string]*judged, error) {
+	got := make(map[string]*judged, len(all))
 	if p.limits.DryRun {
-		for _, j := range all {
-			got[j.change.Call.CallID] = j
+		for i := range all {
+			got[all[i].change.Call.CallID] = &all[i]
 		}
 		return got, nil
 	}
@@ -271,22 +272,22 @@ func (p *pass) write(ctx context.Context, all []judged) (map[string]judged, erro
 	if state, refused := database.Refused(err); refused {
 		return p.writeApart(ctx, all, state, err)
 	}
-	for _, j := range all {
-		if written[j.change.Call.CallID] {
-			got[j.change.Call.CallID] = j
+	for i := range all {
+		if id := all[i].change.Call.CallID; written[id] {
+			got[id] = &all[i]
 		}
 	}
 	return got, err
 }
 
-func (p *pass) writeApart(ctx context.Context, all []judged, sqlstate string, refusal error) (map[string]judged, error) {
+func (p *pass) writeApart(ctx context.Context, all []judged, sqlstate string, refusal error) (map[string]*judged, error) {
 	if len(all) == 1 {
 		j := all[0]
 		if j.verdict.Reason == ReasonUnwritable {
 			// A constraint or trigger of somebody else's, for example. The others proceed.
 			p.cfg.Log.Error(Prefix(j.change.Call)+" cannot be written at all", "tool", p.cfg.Tool, "error", refusal)
 			j.unwritten = true
-			return map[string]judged{j.change.Call.CallID: j}, nil
+			return map[string]*judged{j.change.Call.CallID: &j}, nil
 		}
 		return p.write(ctx, []judged{p.unwritable(j, sqlstate)})
 	}

@@ -1,0 +1,88 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/callreceipt/reconciler/pending"
+	"github.com/callreceipt/reconciler/reconcile"
+)
+
+// Example is the story of one call, told from its row, its ledger and the downstream's.
+type Example struct {
+	CallID, Tool string
+	Way          Way
+	Moments      []Moment
+}
+
+// Moment is one line of the story.
+type Moment struct {
+	After  time.Duration // since the call was issued
+	What   string
+	Reason string
+	Send   int // which send of the callId it is about
+	By     string
+}
+
+// mostMoments bounds the story of a call.
+const mostMoments = 20
+
+// example picks the call that has most to tell: one that was lost and sent again, or else any that was parked.
+func example(ctx context.Context, db *sqlx.DB, outcomes []Outcome, effects []Effect) (*Example, error) {
+	parked := func(o Outcome) bool { return o.Parked }
+	at := slices.IndexFunc(outcomes, func(o Outcome) bool {
+		return o.Parked && o.Call.Way == NeverArrived && o.Status == pending.StatusSuccess
+	})
+	if at < 0 {
+		at = slices.IndexFunc(outcomes, parked)
+	}
+	if at < 0 {
+		return nil, nil //nolint:nilnil // nothing was parked, so there is no story
+	}
+	call := outcomes[at].Call
+	store := pending.NewStore(db)
+	row, err := store.Find(ctx, call.CallID)
+	if err != nil {
+		return nil, err
+	}
+	events, err := store.Ledger(ctx, call.CallID, mostMoments)
+	if err != nil {
+		return nil, err
+	}
+	return &Example{CallID: call.CallID, Tool: call.Tool.Name, Way: outcomes[at].way(), Moments: story(row, events, effects)}, nil
+}
+
+// story puts the ledgers of both sides into one order.
+func story(row pending.Record, events []pending.Entry, effects []Effect) []Moment {
+	since := func(t time.Time) time.Duration { return t.Sub(row.IssuedAt) }
+	moments := []Moment{
+		{What: "sent", Send: 1, By: "orchestrator"},
+		{After: since(row.CreatedAt), What: "timed out, parked", Send: 1, By: "orchestrator"},
+	}
+	for _, e := range events {
+		moments = append(moments, Moment{After: since(e.At), What: inWords(e), Reason: e.Reason, Send: e.Attempt, By: e.Actor})
+	}
+	if row.NotifiedAt != nil {
+		moments = append(moments, Moment{After: since(*row.NotifiedAt), What: "taken, " + string(row.Status), Send: row.Attempt, By: "webhook"})
+	}
+	for _, e := range effects {
+		if e.CallID == row.CallID {
+			moments = append(moments, Moment{After: since(e.ExecutedAt), What: "executed", Send: e.Attempt, By: "downstream"})
+		}
+	}
+	slices.SortStableFunc(moments, func(a, b Moment) int { return int(a.After - b.After) })
+	return moments
+}
+
+// inWords is what a ledger row records: a verdict is told by the status it gave.
+func inWords(e pending.Entry) string {
+	var seen reconcile.Seen
+	if e.Kind == pending.EventVerdict && json.Unmarshal(e.Detail, &seen) == nil {
+		return "verdict " + string(seen.Status)
+	}
+	return string(e.Kind)
+}
