@@ -44,6 +44,8 @@ type pass struct {
 
 	mu        sync.Mutex
 	sum       Summary
+	refusals  int             // answers in a row that say the tool is misconfigured
+	refusal   error           // the latest of them
 	batchSize int             // lowered when the downstream finds a batch too large
 	landed    []string        // calls whose batch has been written
 	inFlight  map[string]bool // siblings that were taken out of turn; touched by the reader alone
@@ -139,7 +141,7 @@ func (p *pass) drain(ctx context.Context) error {
 	if cause := context.Cause(soft); cause != nil {
 		return cause
 	}
-	if err != nil {
+	if err = errors.Join(err, p.refusal); err != nil {
 		return err
 	}
 	return errors.Join(p.dispatch(hard), context.Cause(soft))

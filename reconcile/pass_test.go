@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -325,15 +326,44 @@ func TestAMisconfiguredToolStopsAndTouchesNoRow(t *testing.T) {
 				w.WriteHeader(status)
 				return true
 			}
-			sum, err := on(t, db, d, func(c *Config) { c.Retries = 2 }).RunOnce(context.Background(), Limits{})
+			r := on(t, db, d, func(c *Config) { c.Retries = 2 })
+			sum, err := r.RunOnce(context.Background(), Limits{})
 			if err == nil || !strings.Contains(err.Error(), fmt.Sprint(status)) || sum.Outcome != task.Failed {
 				t.Errorf("%v, %+v", err, sum)
 			}
-			if sum.Requests > 4 {
-				t.Errorf("%d requests although the first said it all", sum.Requests)
+			if sum.Requests > r.cfg.Concurrency+maxRefusals-1 {
+				t.Errorf("%d requests although %d said it all", sum.Requests, maxRefusals)
 			}
 			if n := count(t, db, `version > 0`); n > 0 {
 				t.Errorf("%d rows were touched", n)
+			}
+		})
+	}
+}
+
+func TestARefusalAmongAnswersIsTheTroubleOfItsBatch(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{401, 403, 404, 302} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			t.Parallel()
+			db, d := open(t)
+			parkMany(t, db, 100)
+			for i := range 100 {
+				d.say(fmt.Sprint("C", i), fmt.Sprint("B", i), "SUCCESS")
+			}
+			d.before = func(w http.ResponseWriter, bizIDs []string) bool {
+				if slices.Contains(bizIDs, "B0") { // in the first batch
+					w.WriteHeader(status)
+					return true
+				}
+				return false
+			}
+			sum, err := on(t, db, d, func(c *Config) { c.Concurrency = 1 }).RunOnce(context.Background(), Limits{})
+			if err == nil || !strings.Contains(err.Error(), fmt.Sprint(status)) || sum.Outcome != task.Partial || sum.Success != 90 {
+				t.Errorf("%v, %+v", err, sum)
+			}
+			if got := look(t, db, "C0"); got.Status != "PENDING" || got.Unanswered+got.Checks > 0 {
+				t.Errorf("%+v", got)
 			}
 		})
 	}

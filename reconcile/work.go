@@ -83,13 +83,38 @@ func (p *pass) ask(ctx context.Context, b batch, now time.Time) (map[string]rece
 			for _, id := range left {
 				all[id] = receipt.Evidence{Err: notAsked(err)}
 			}
-			return all, fmt.Errorf("asking %s for receipts: %w", p.cfg.Tool, err)
+			return all, p.refused(fmt.Errorf("asking %s for receipts: %w", p.cfg.Tool, err))
 		}
+		p.accepted()
 	}
 	if p.gate.timesPutOff()-p.putOff >= maxPutOff {
 		return all, fmt.Errorf("asking %s for receipts: %w", p.cfg.Tool, errPutOff)
 	}
 	return all, nil
+}
+
+// maxRefusals is how many answers in a row must say that the tool is misconfigured. One among good ones is the trouble of
+// its batch.
+const maxRefusals = 2
+
+// refused takes an error that ends the asking for a batch, and returns it when it ends the pass as well.
+func (p *pass) refused(err error) error {
+	if e, ok := asError(err); !ok || e.Outcome != receipt.Misconfigured {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refusal = err
+	if p.refusals++; p.refusals >= maxRefusals {
+		return err
+	}
+	return nil
+}
+
+func (p *pass) accepted() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refusals = 0
 }
 
 // notAsked is the evidence about bizIds behind an error that ended the asking.
