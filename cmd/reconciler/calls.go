@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jmoiron/sqlx"
 	"github.com/spf13/cobra"
 
 	"github.com/callreceipt/reconciler/internal/printable"
@@ -39,29 +41,9 @@ func (a *app) callsListCommand() *cobra.Command {
 			if f.Limit < 1 {
 				return usage(fmt.Errorf("--limit is %d and must be at least 1", f.Limit))
 			}
-			c, err := a.load()
-			if err != nil {
-				return err
-			}
-			db, err := a.ready(cmd.Context(), c)
-			if err != nil {
-				return err
-			}
-			defer func() { _ = db.Close() }()
-			store := pending.NewStore(db)
-			calls, err := store.List(cmd.Context(), f)
-			if err != nil {
-				return err
-			}
-			if a.output != "table" {
-				return printList(a, calls)
-			}
-			now, err := store.Now(cmd.Context())
-			if err != nil {
-				return err
-			}
-			a.printCalls(calls, f, now)
-			return nil
+			return a.onDatabase(cmd.Context(), a.ready, func(db *sqlx.DB) error {
+				return a.listCalls(cmd.Context(), pending.NewStore(db), f)
+			})
 		},
 	}
 	cmd.Flags().StringVar(&f.Tool, "tool", "", "only calls of this `TOOL`")
@@ -71,6 +53,22 @@ func (a *app) callsListCommand() *cobra.Command {
 	cmd.Flags().IntVar(&f.Limit, "limit", 50, "at most `N` calls")
 	_ = cmd.RegisterFlagCompletionFunc("status", cobra.FixedCompletions([]string{"PENDING", "RETRY", "MANUAL", "SUCCESS", "FAILED", "any"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
+}
+
+func (a *app) listCalls(ctx context.Context, store *pending.Store, f pending.Filter) error {
+	calls, err := store.List(ctx, f)
+	if err != nil {
+		return err
+	}
+	if a.output != "table" {
+		return printList(a, calls)
+	}
+	now, err := store.Now(ctx)
+	if err != nil {
+		return err
+	}
+	a.printCalls(calls, f, now)
+	return nil
 }
 
 // statuses reads --status. Who names an order wants all of its calls; who names nothing wants what is not settled.
@@ -134,40 +132,37 @@ func (a *app) callsShowCommand() *cobra.Command {
 		Short: "Show one call: where it stands and why, its ledger as a timeline, its receipt",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := a.load()
-			if err != nil {
-				return err
-			}
-			ctx := cmd.Context()
-			db, err := a.ready(ctx, c)
-			if err != nil {
-				return err
-			}
-			defer func() { _ = db.Close() }()
-			store := pending.NewStore(db)
-			var s story
-			if s.Call, err = store.Find(ctx, args[0]); errors.Is(err, pending.ErrNoSuchCall) {
-				return fmt.Errorf("%w; 'reconciler calls list --biz BIZID' finds the calls of a bizId", err)
-			} else if err != nil {
-				return err
-			}
-			if s.Events, err = store.Ledger(ctx, args[0], ledgerLimit); err != nil {
-				return err
-			}
-			if s.LastRun, err = task.Latest(ctx, db, "reconcile", s.Call.Tool); err != nil {
-				return err
-			}
-			if a.output != "table" {
-				return a.printJSON(s)
-			}
-			now, err := store.Now(ctx)
-			if err != nil {
-				return err
-			}
-			a.printStory(s, now)
-			return nil
+			return a.onDatabase(cmd.Context(), a.ready, func(db *sqlx.DB) error {
+				return a.showCall(cmd.Context(), db, args[0])
+			})
 		},
 	}
+}
+
+func (a *app) showCall(ctx context.Context, db *sqlx.DB, callID string) error {
+	store := pending.NewStore(db)
+	var s story
+	var err error
+	if s.Call, err = store.Find(ctx, callID); errors.Is(err, pending.ErrNoSuchCall) {
+		return fmt.Errorf("%w; 'reconciler calls list --biz BIZID' finds the calls of a bizId", err)
+	} else if err != nil {
+		return err
+	}
+	if s.Events, err = store.Ledger(ctx, callID, ledgerLimit); err != nil {
+		return err
+	}
+	if s.LastRun, err = task.Latest(ctx, db, "reconcile", s.Call.Tool); err != nil {
+		return err
+	}
+	if a.output != "table" {
+		return a.printJSON(s)
+	}
+	now, err := store.Now(ctx)
+	if err != nil {
+		return err
+	}
+	a.printStory(s, now)
+	return nil
 }
 
 func (a *app) printStory(s story, now time.Time) {

@@ -3,8 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/jmoiron/sqlx"
 	"github.com/spf13/cobra"
 
 	"github.com/callreceipt/reconciler/migrations"
@@ -16,17 +18,10 @@ func (a *app) migrateCommand() *cobra.Command {
 		Short: "Make or upgrade the tables; safe to run at any time and by several at once",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.load()
-			if err != nil {
-				return err
-			}
-			db, err := a.open(cmd.Context(), c)
-			if err != nil {
-				return err
-			}
-			defer func() { _ = db.Close() }()
-			done, err := migrations.Reconciler.Up(cmd.Context(), db.DB)
-			return errors.Join(a.printSteps(done, "The schema is up to date."), err)
+			return a.onDatabase(cmd.Context(), a.open, func(db *sqlx.DB) error {
+				done, err := migrations.Reconciler.Up(cmd.Context(), db.DB)
+				return errors.Join(a.printSteps(done, "The schema is up to date."), err)
+			})
 		},
 	}
 	status := &cobra.Command{
@@ -34,28 +29,19 @@ func (a *app) migrateCommand() *cobra.Command {
 		Short: "Show which steps the database has; exits 5 when one is missing",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.load()
-			if err != nil {
-				return err
-			}
-			db, err := a.open(cmd.Context(), c)
-			if err != nil {
-				return err
-			}
-			defer func() { _ = db.Close() }()
-			steps, err := migrations.Reconciler.Status(cmd.Context(), db.DB)
-			if err != nil {
-				return err
-			}
-			if err := a.printSteps(steps, ""); err != nil {
-				return err
-			}
-			for _, s := range steps {
-				if !s.Applied {
+			return a.onDatabase(cmd.Context(), a.open, func(db *sqlx.DB) error {
+				steps, err := migrations.Reconciler.Status(cmd.Context(), db.DB)
+				if err != nil {
+					return err
+				}
+				if err := a.printSteps(steps, ""); err != nil {
+					return err
+				}
+				if slices.ContainsFunc(steps, func(s migrations.Step) bool { return !s.Applied }) {
 					return &exitError{code: exitProblems, err: errors.New("the schema is behind this binary; run 'reconciler migrate up'")}
 				}
-			}
-			return nil
+				return nil
+			})
 		},
 	}
 	return group("migrate", "Make, upgrade and check the tables", up, status)

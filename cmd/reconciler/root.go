@@ -160,6 +160,20 @@ func (a *app) open(ctx context.Context, c *config.Config) (*sqlx.DB, error) {
 	return db, nil
 }
 
+// onDatabase runs do on the database of the configuration, opened by a.open or, with the schema checked, by a.ready.
+func (a *app) onDatabase(ctx context.Context, open func(context.Context, *config.Config) (*sqlx.DB, error), do func(*sqlx.DB) error) error {
+	c, err := a.load()
+	if err != nil {
+		return err
+	}
+	db, err := open(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+	return do(db)
+}
+
 // ready opens the database and refuses a schema that lacks something this binary needs.
 func (a *app) ready(ctx context.Context, c *config.Config) (*sqlx.DB, error) {
 	db, err := a.open(ctx, c)
