@@ -65,7 +65,7 @@ func Decide(call pending.Call, seen receipt.Evidence, p Policy, now time.Time) V
 func decideOpen(call pending.Call, seen receipt.Evidence, of sorted, p Policy, now time.Time) Verdict {
 	old := now.Sub(issued(call)) >= p.ManualAfter
 	switch {
-	case !p.NeedsReceipt:
+	case !p.NeedsReceipt && seen.Presence == receipt.Unknown:
 		return resend(call, p, now, ReasonNotFound, 0) // a pure query skips to 10
 	case !mentions(call, seen):
 		return Verdict{Action: Wait, Reason: ReasonUnanswered, NotFound: call.NotFoundCount} // 12

@@ -263,6 +263,12 @@ func TestDecide(t *testing.T) {
 			policy(func(p *Policy) { p.NeedsReceipt = false }),
 			want{Retry, ReasonNotFound, NoAnomaly},
 		},
+		{
+			"10 and the receipt that it is answered with settles it", parked(),
+			listed(rec("C1", receipt.StatusSuccess)),
+			policy(func(p *Policy) { p.NeedsReceipt = false }),
+			want{Succeed, ReasonReceiptSuccess, NoAnomaly},
+		},
 
 		{
 			"11 a tool that may not be sent again", parked(), absent, policy(func(p *Policy) { p.Retryable = false }),

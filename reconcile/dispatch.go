@@ -72,7 +72,7 @@ func (p *pass) sendNext(ctx, soft context.Context) (more bool, err error) {
 	if retry == nil || err != nil {
 		return false, err
 	}
-	return true, p.send(ctx, soft, *retry)
+	return true, guarded(p.cfg.Log, p.cfg.Tool, func() error { return p.send(ctx, soft, *retry) })
 }
 
 // send makes one attempt. Its error ends the sending; whatever came back of this attempt is no error.

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -430,5 +431,32 @@ func TestAnEndpointThatRefusesEverythingCostsOneAttempt(t *testing.T) {
 	sum, err := on(t, db, s.receipts, sending(t, s)).RunOnce(context.Background(), Limits{})
 	if err == nil || sum.Sent != 1 || count(t, db, `attempt > 1`) != 1 {
 		t.Errorf("%v, %+v", err, sum)
+	}
+}
+
+func TestAPureQueryIsSettledByTheAnswerToItsSecondSend(t *testing.T) {
+	t.Parallel()
+	db, s := testdb.New(t), newShop(t)
+	parkMany(t, db, 3)
+	r := on(t, db, nil, sending(t, s), func(c *Config) { c.Policy.NeedsReceipt = false })
+	if sum := runPass(t, r); sum.Sent != 3 || sum.Success != 3 || sum.Requests != 0 {
+		t.Errorf("%+v", sum)
+	}
+}
+
+// panicking is a downstream that our own code cannot bear.
+type panicking struct{}
+
+func (panicking) Reach(context.Context) error { return nil }
+
+func (panicking) Send(context.Context, receipt.Attempt) (receipt.Receipt, error) { panic("no send") }
+
+func TestAPanicInASendEndsThePassAndNotTheProcess(t *testing.T) {
+	t.Parallel()
+	db, s := testdb.New(t), newShop(t)
+	parkMany(t, db, 3)
+	r := on(t, db, s.receipts, sending(t, s), func(c *Config) { c.Sender = panicking{} })
+	if _, err := r.RunOnce(context.Background(), Limits{}); err == nil || !strings.Contains(err.Error(), "no send") {
+		t.Errorf("%v", err)
 	}
 }

@@ -147,7 +147,7 @@ func (n *Notifier) flush(ctx context.Context, sum *NotifySummary) error {
 				if soft.Err() != nil {
 					return nil
 				}
-				return f.deliver(context.WithoutCancel(soft), one)
+				return guarded(n.cfg.Log, n.cfg.Tool, func() error { return f.deliver(context.WithoutCancel(soft), one) })
 			})
 		}
 		if err := workers.Wait(); err != nil {

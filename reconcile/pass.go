@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -130,7 +131,7 @@ func (p *pass) drain(ctx context.Context) error {
 	workers.SetLimit(p.cfg.Concurrency)
 	begin := func(b batch) {
 		workers.Go(func() error {
-			if err := p.guarded(hard, b); err != nil {
+			if err := guarded(p.cfg.Log, p.cfg.Tool, func() error { return p.work(hard, b) }); err != nil {
 				stop(err)
 			}
 			return nil
@@ -207,15 +208,15 @@ func (p *pass) page(ctx context.Context, within pending.Range, after pending.Cur
 	return byBizID(calls, siblings), page, nil
 }
 
-// guarded keeps a panic in one batch from ending the process; the calls of that batch are left as they were.
-func (p *pass) guarded(ctx context.Context, b batch) (err error) {
+// guarded keeps a panic in a worker from ending the process; what it had in hand is left as it was.
+func guarded(log *slog.Logger, tool string, work func() error) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			p.cfg.Log.Error("panic in a batch", "tool", p.cfg.Tool, "panic", cause, "stack", string(debug.Stack()))
-			err = fmt.Errorf("panic in a batch of %s: %v", p.cfg.Tool, cause)
+			log.Error("panic", "tool", tool, "panic", cause, "stack", string(debug.Stack()))
+			err = fmt.Errorf("panic in a worker of %s: %v", tool, cause)
 		}
 	}()
-	return p.work(ctx, b)
+	return work()
 }
 
 func (p *pass) size() int {

@@ -193,8 +193,8 @@ func (p *pass) tells(a Action) bool {
 }
 
 func (p *pass) recordLook(c *pending.Change, v Verdict, ev receipt.Evidence, now time.Time) {
-	if !p.cfg.Policy.NeedsReceipt {
-		return
+	if !p.cfg.Policy.NeedsReceipt && ev.Presence == receipt.Unknown {
+		return // nobody was asked
 	}
 	c.Look = pending.Answered
 	if v.Reason == ReasonUnanswered || !mentions(c.Call, ev) {
