@@ -11,6 +11,8 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io/fs"
+	"path"
+	"strings"
 	"time"
 
 	"github.com/pressly/goose/v3"
@@ -181,19 +183,7 @@ func (s Set) provider(db *sql.DB, opts ...goose.ProviderOption) (*goose.Provider
 }
 
 // name is the file name without folder, number and ending: 00001_pending_confirmations.sql says pending_confirmations.
-func name(path string) string {
-	base := path
-	for i := len(base) - 1; i >= 0; i-- {
-		if base[i] == '/' {
-			base = base[i+1:]
-			break
-		}
-	}
-	for i, c := range base {
-		if c == '_' {
-			base = base[i+1:]
-			break
-		}
-	}
-	return base[:len(base)-len(".sql")]
+func name(file string) string {
+	_, name, _ := strings.Cut(strings.TrimSuffix(path.Base(file), ".sql"), "_")
+	return name
 }

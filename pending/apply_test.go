@@ -12,6 +12,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/callreceipt/reconciler/internal/database"
+	"github.com/callreceipt/reconciler/internal/eventually"
 	"github.com/callreceipt/reconciler/internal/testdb"
 	"github.com/callreceipt/reconciler/pending"
 )
@@ -273,7 +274,7 @@ func TestADeadlockIsGotOutOf(t *testing.T) {
 	tx.MustExec(`SELECT FROM reconciler.pending_confirmations WHERE call_id = 'C2' FOR UPDATE`)
 	victim := testdb.Open(t, with(t, with(t, dsn, "deadlock_timeout", "500ms"), "application_name", "victim"))
 	done := applyInBackground(t, victim, []pending.Change{success(calls[1]), success(calls[0]), success(calls[2])})
-	eventually(t, "the writer waits for C2", func() bool {
+	eventually.True(t, "the writer waits for C2", func() bool {
 		return value[bool](t, db, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'victim' AND wait_event_type = 'Lock')`)
 	})
 	tx.MustExec(`SELECT FROM reconciler.pending_confirmations WHERE call_id = 'C1' FOR UPDATE`)

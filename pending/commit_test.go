@@ -10,6 +10,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/callreceipt/reconciler/internal/database"
+	"github.com/callreceipt/reconciler/internal/eventually"
 	"github.com/callreceipt/reconciler/internal/pgproxy"
 	"github.com/callreceipt/reconciler/internal/testdb"
 	"github.com/callreceipt/reconciler/pending"
@@ -95,7 +96,7 @@ func TestACommitThatArrivesWhileTheNextTryWaitsForItIsReportedAsWritten(t *testi
 	done := applyInBackground(t, proxied, changes)
 	func() {
 		defer close(late)
-		eventually(t, "the second try waits for the first", func() bool {
+		eventually.True(t, "the second try waits for the first", func() bool {
 			return value[bool](t, db, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'again' AND wait_event_type = 'Lock')`)
 		})
 	}()

@@ -6,7 +6,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jmoiron/sqlx"
 
@@ -97,22 +96,6 @@ func with(t testing.TB, dsn, name, text string) string {
 	q.Set(name, text)
 	u.RawQuery = q.Encode()
 	return u.String()
-}
-
-// eventually waits for a condition that another session brings about.
-func eventually(t testing.TB, what string, condition func() bool) {
-	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.NewTimer(time.Minute)
-	defer deadline.Stop()
-	for !condition() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			t.Fatalf("waited in vain until %s", what)
-		}
-	}
 }
 
 // ids lists the callIds.

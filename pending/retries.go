@@ -94,8 +94,7 @@ func take(ctx context.Context, db database.Beginner, tool string, n int, actor s
 			), taken AS (
 				UPDATE reconciler.pending_confirmations p SET
 					status = 'PENDING', attempt = p.attempt + 1, last_sent_at = clock_timestamp(), next_check_at = clock_timestamp(),
-					reason = NULL, not_found_count = 0, not_found_since = NULL, retry_before = NULL, notify_at = NULL,
-					version = p.version + 1
+					version = p.version + 1 -- a trigger clears what was learned of the send before
 				FROM due WHERE p.call_id = due.call_id AND p.status = 'RETRY'
 				RETURNING p.call_id, p.biz_id, p.operation, p.idempotency_key, p.attempt, p.issued_at, p.last_sent_at, p.request, p.version
 			), noted AS (

@@ -43,7 +43,7 @@ func Collect(ctx context.Context, bizIDs []string, ask Ask) (Collected, error) {
 			b.answered(ids, answer)
 			continue
 		}
-		trouble := asError(err)
+		trouble := AsError(err)
 		switch {
 		case trouble.Outcome == Misconfigured || trouble.Kind == KindCanceled:
 			b.setAside(trouble, ids)
@@ -143,7 +143,9 @@ func (b *batch) result() Collected {
 
 func ceilLog2(n int) int { return bits.Len(uint(max(n, 1) - 1)) }
 
-func asError(err error) *Error {
+// AsError finds the *Error in err. Any other error is the asker's own, such as an open breaker, and says nothing of the downstream:
+// KindCanceled.
+func AsError(err error) *Error {
 	var e *Error
 	if errors.As(err, &e) {
 		return e

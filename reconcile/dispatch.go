@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 
-	"github.com/cenkalti/backoff/v5"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/callreceipt/reconciler/pending"
@@ -87,7 +86,7 @@ func (p *pass) send(ctx, soft context.Context, retry pending.Retry) error {
 		p.cfg.Log.Debug(Prefix(call)+" sent again and answered", "tool", p.cfg.Tool, "receipt", string(r.Status))
 		return p.answered(ctx, retry.CallID, r)
 	}
-	e := notAsked(err)
+	e := receipt.AsError(err)
 	p.cfg.Log.Info(Prefix(call)+" sent again, the next look decides", "tool", p.cfg.Tool, "connected", e.Connected, "error", e.Error())
 	switch {
 	case e.Outcome == receipt.Misconfigured:
@@ -105,8 +104,7 @@ func (p *pass) reach(ctx, soft context.Context, a receipt.Attempt) (receipt.Rece
 	p.mu.Lock()
 	p.sum.Sent++
 	p.mu.Unlock()
-	between := backoff.NewExponentialBackOff()
-	between.InitialInterval, between.MaxInterval = firstRepeat, longestRepeat
+	between := betweenRepeats()
 	for try := 1; ; try++ {
 		r, err := p.cfg.Sender.Send(ctx, a)
 		e, _ := asError(err)

@@ -116,8 +116,7 @@ func (g *gate) timesOpened() int {
 // query makes one request and repeats it a few times when it brought nothing. All waiting ends with soft; a request that is on
 // its way ends with ctx. patience is how many openings of the breaker are sat out.
 func (g *gate) query(ctx, soft context.Context, bizIDs []string, patience int) (receipt.Answer, error) {
-	between := backoff.NewExponentialBackOff()
-	between.InitialInterval, between.MaxInterval = firstRepeat, longestRepeat
+	between := betweenRepeats()
 	var last *receipt.Error // why the previous try brought nothing
 	for try := 0; ; try++ {
 		answer, err := g.once(ctx, soft, bizIDs, patience)
@@ -144,6 +143,13 @@ func (g *gate) query(ctx, soft context.Context, bizIDs []string, patience int) (
 			return receipt.Answer{}, last
 		}
 	}
+}
+
+// betweenRepeats spaces the repeats of one request, with jitter.
+func betweenRepeats() *backoff.ExponentialBackOff {
+	b := backoff.NewExponentialBackOff()
+	b.InitialInterval, b.MaxInterval = firstRepeat, longestRepeat
+	return b
 }
 
 // once makes one request when the pause, the rate and the breaker allow it.

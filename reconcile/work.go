@@ -81,7 +81,7 @@ func (p *pass) ask(ctx context.Context, b batch, now time.Time) (map[string]rece
 		}
 		if err != nil {
 			for _, id := range left {
-				all[id] = receipt.Evidence{Err: notAsked(err)}
+				all[id] = receipt.Evidence{Err: receipt.AsError(err)}
 			}
 			return all, p.refused(fmt.Errorf("asking %s for receipts: %w", p.cfg.Tool, err))
 		}
@@ -115,14 +115,6 @@ func (p *pass) accepted() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.refusals = 0
-}
-
-// notAsked is the evidence about bizIds behind an error that ended the asking.
-func notAsked(err error) *receipt.Error {
-	if e, ok := asError(err); ok {
-		return e
-	}
-	return &receipt.Error{Kind: receipt.KindCanceled, Err: err}
 }
 
 // note counts what came beside the evidence, and learns how many bizIds the downstream bears in one request.

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/callreceipt/reconciler/internal/eventually"
 )
 
 // slowInitdb is a bin folder whose initdb never ends after it has done its work, with a child of its own, as the real
@@ -89,9 +91,9 @@ func (p *program) ready(t *testing.T) int {
 
 func (p *program) leavesNothing(t *testing.T, postmaster int) {
 	t.Helper()
-	eventually(t, "the postmaster is gone", func() bool { return errors.Is(syscall.Kill(postmaster, 0), syscall.ESRCH) })
-	eventually(t, "the folder is empty", func() bool { return empty(t, p.temp) })
-	eventually(t, "the watchdog is gone", func() bool { return len(running(t, p.temp)) == 0 })
+	eventually.True(t, "the postmaster is gone", func() bool { return errors.Is(syscall.Kill(postmaster, 0), syscall.ESRCH) })
+	eventually.True(t, "the folder is empty", func() bool { return empty(t, p.temp) })
+	eventually.True(t, "the watchdog is gone", func() bool { return len(running(t, p.temp)) == 0 })
 }
 
 // copyFile puts a file where everybody may run it.
@@ -146,11 +148,11 @@ func TestNothingIsLeftAfterAPanicOrAnExitWithoutStop(t *testing.T) {
 func TestNothingIsLeftAfterKillInMidInitdb(t *testing.T) {
 	t.Parallel()
 	p := startProgram(t, "wait", nil, envBin+"="+slowInitdb(t))
-	eventually(t, "initdb is at work", func() bool { return atWork(t, p.temp) })
+	eventually.True(t, "initdb is at work", func() bool { return atWork(t, p.temp) })
 	if err := p.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "initdb and the watchdog are gone", func() bool { return len(running(t, p.temp)) == 0 })
+	eventually.True(t, "initdb and the watchdog are gone", func() bool { return len(running(t, p.temp)) == 0 })
 	nothingLeft(t, p.temp)
 }
 

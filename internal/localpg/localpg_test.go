@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/callreceipt/reconciler/internal/eventually"
 )
 
 func TestAServerRunsUntilStopAndLeavesNothing(t *testing.T) {
@@ -191,7 +193,7 @@ func TestAStartGivenUpInMidInitdbLeavesNothing(t *testing.T) {
 		_, err := l.start(ctx, Options{})
 		done <- err
 	}()
-	eventually(t, "initdb is at work", func() bool { return atWork(t, l.temp[0]) })
+	eventually.True(t, "initdb is at work", func() bool { return atWork(t, l.temp[0]) })
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("error: %v", err)

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/lib/pq"
 )
@@ -109,22 +108,6 @@ func query(t *testing.T, dsn, statement string) string {
 		t.Fatalf("%s: %v", statement, err)
 	}
 	return out
-}
-
-// eventually waits for a condition that other processes bring about.
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.NewTimer(time.Minute)
-	defer deadline.Stop()
-	for !condition() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			t.Fatalf("waited in vain until %s", what)
-		}
-	}
 }
 
 // running are the processes that name the folder on their command line: initdb, postmaster and watchdog of the servers

@@ -15,6 +15,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/callreceipt/reconciler/internal/eventually"
 	"github.com/callreceipt/reconciler/internal/testdb"
 )
 
@@ -233,7 +234,7 @@ func TestAHolderWhoseConnectionBreaksGoesOnWithANewOne(t *testing.T) {
 	defer cancel()
 	done, work := holding(t, ctx, l)
 	pid := killSession(t, db)
-	eventually(t, "the lease is renewed from another session", func() bool {
+	eventually.True(t, "the lease is renewed from another session", func() bool {
 		return value[bool](t, db, `SELECT backend_pid <> $1 FROM reconciler.leases`, pid)
 	})
 	if _, held := errors.AsType[*HeldError](newLease(t, db, "second", LeaseTTL).tryAcquire(t.Context())); !held || work.Err() != nil {
@@ -289,7 +290,7 @@ func TestAHolderThatRenewsWorksForAsLongAsItLikes(t *testing.T) {
 	defer cancel()
 	done, work := holding(t, ctx, l)
 	first := value[time.Time](t, db, `SELECT expires_at FROM reconciler.leases`)
-	eventually(t, "the lease has outlived its first term", func() bool {
+	eventually.True(t, "the lease has outlived its first term", func() bool {
 		return work.Err() != nil || value[bool](t, db, `SELECT expires_at > $1::timestamptz + interval '3.5 seconds' FROM reconciler.leases`, first)
 	})
 	cancel()
@@ -315,7 +316,7 @@ func TestAHolderThatLetsGoAMomentLaterIsWaitedFor(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() { done <- second.acquire(t.Context()) }()
-	eventually(t, "the second one was turned away once", func() bool {
+	eventually.True(t, "the second one was turned away once", func() bool {
 		return value[bool](t, db, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'second' AND state = 'idle' AND query = 'ROLLBACK')`)
 	})
 	if err := first.release(t.Context()); err != nil {

@@ -55,19 +55,3 @@ func value[T any](t testing.TB, db *sqlx.DB, query string, args ...any) T {
 	}
 	return v
 }
-
-// eventually waits for a condition that another session brings about.
-func eventually(t testing.TB, what string, condition func() bool) {
-	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.NewTimer(time.Minute)
-	defer deadline.Stop()
-	for !condition() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			t.Fatalf("waited in vain until %s", what)
-		}
-	}
-}
