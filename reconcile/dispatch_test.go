@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -89,6 +90,20 @@ func (s *shop) execute(c sent, text string) {
 	s.receipts.says[c.BizID] = []string{text}
 }
 
+// seen is every send that has come by. An answer that was cut off leaves no order between its handler and the test but the lock.
+func (s *shop) seen() []sent {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.sends)
+}
+
+// executed is how many intents have been.
+func (s *shop) executed() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.effects)
+}
+
 // loses answers every send by cutting the connection; it executes or not.
 func (s *shop) loses(execute bool) func(http.ResponseWriter, sent) bool {
 	return func(w http.ResponseWriter, c sent) bool {
@@ -155,8 +170,8 @@ func TestACallIsSentAgainAsItWasAndItsAnswerSettlesIt(t *testing.T) {
 		CallID: "C1", BizID: "B1", Operation: "charge", IdempotencyKey: "part-1", Timestamp: "2026-05-01T10:00:00.123456Z",
 		Attempt: 2, Amount: "12345678901234567890", header: "part-1",
 	}
-	if len(s.sends) != 1 || s.sends[0] != want {
-		t.Errorf("got %+v, want %+v", s.sends, want)
+	if len(s.seen()) != 1 || s.seen()[0] != want {
+		t.Errorf("got %+v, want %+v", s.seen(), want)
 	}
 	if got := look(t, db, "C1"); got.Status != "SUCCESS" || got.Attempt != 2 || got.Events != 3 { // verdict RETRY, sent, verdict SUCCESS
 		t.Errorf("%+v", got)
@@ -173,8 +188,8 @@ func TestADownstreamThatLosesEveryAnswerExecutesEachIntentOnce(t *testing.T) {
 	if total.Success != 200 || total.Sent != 200 {
 		t.Errorf("%+v", total)
 	}
-	if len(s.effects) != 200 || len(s.sends) != ledgerSends(t, db) {
-		t.Errorf("%d effects, %d sends, %d on record", len(s.effects), len(s.sends), ledgerSends(t, db))
+	if s.executed() != 200 || len(s.seen()) != ledgerSends(t, db) {
+		t.Errorf("%d effects, %d sends, %d on record", s.executed(), len(s.seen()), ledgerSends(t, db))
 	}
 }
 
@@ -184,8 +199,8 @@ func TestADownstreamThatNeverHasAnythingGetsMaxAttemptsSendsInAll(t *testing.T) 
 	parkMany(t, db, 20)
 	s.answer = s.loses(false)
 	untilNothingMoves(t, db, on(t, db, s.receipts, sending(t, s)))
-	if len(s.sends) != 40 || ledgerSends(t, db) != 40 {
-		t.Errorf("%d sends beside the callers' own, %d on record; want 2 for each call", len(s.sends), ledgerSends(t, db))
+	if len(s.seen()) != 40 || ledgerSends(t, db) != 40 {
+		t.Errorf("%d sends beside the callers' own, %d on record; want 2 for each call", len(s.seen()), ledgerSends(t, db))
 	}
 	if n := count(t, db, `status = 'MANUAL' AND reason = 'attempts_exhausted' AND attempt = 3`); n != 20 {
 		t.Errorf("%d of 20 are exhausted", n)
@@ -206,8 +221,8 @@ func TestWhatMayNotBeSentAgainIsNot(t *testing.T) { // omi#7184
 			db, s := testdb.New(t), newShop(t)
 			parkMany(t, db, 5)
 			r := on(t, db, s.receipts, sending(t, s, func(c *Config) { edit(db, c) }))
-			if sum := runPass(t, r); sum.Manual != 5 || sum.Sent != 0 || len(s.sends) != 0 {
-				t.Errorf("%+v, %d sends", sum, len(s.sends))
+			if sum := runPass(t, r); sum.Manual != 5 || sum.Sent != 0 || len(s.seen()) != 0 {
+				t.Errorf("%+v, %d sends", sum, len(s.seen()))
 			}
 			if n := count(t, db, `reason = '`+string(reason)+`'`); n != 5 {
 				t.Errorf("%d rows say %s", n, reason)
@@ -222,8 +237,8 @@ func TestAnOfferThatLiesTooLongIsNotSent(t *testing.T) {
 	parkMany(t, db, 2)
 	db.MustExec(`UPDATE reconciler.pending_confirmations SET status = 'RETRY', reason = 'not_found', next_check_at = now() + interval '1 hour',
 		retry_before = now() + CASE call_id WHEN 'C0' THEN interval '-1 second' ELSE interval '1 hour' END`)
-	if sum := runPass(t, on(t, db, s.receipts, sending(t, s))); sum.Sent != 1 || len(s.sends) != 1 || s.sends[0].CallID != "C1" {
-		t.Errorf("%+v, %+v", sum, s.sends)
+	if sum := runPass(t, on(t, db, s.receipts, sending(t, s))); sum.Sent != 1 || len(s.seen()) != 1 || s.seen()[0].CallID != "C1" {
+		t.Errorf("%+v, %+v", sum, s.seen())
 	}
 }
 
@@ -257,8 +272,8 @@ func TestOnlyAWellFormedReceiptOfThisCallDecides(t *testing.T) {
 				return false
 			}
 			sum, _ := on(t, db, s.receipts, sending(t, s)).RunOnce(context.Background(), Limits{})
-			if sum.Success+sum.Failed > 0 || sum.Sent != 1 || len(s.sends) != 1 {
-				t.Errorf("%+v, %d sends", sum, len(s.sends))
+			if sum.Success+sum.Failed > 0 || sum.Sent != 1 || len(s.seen()) != 1 {
+				t.Errorf("%+v, %d sends", sum, len(s.seen()))
 			}
 			if got := look(t, db, "C0"); got.Status != "PENDING" || got.Attempt != 2 {
 				t.Errorf("%+v", got)
@@ -346,11 +361,11 @@ func TestThreeProcessesSendNoCallTwiceForOneAttempt(t *testing.T) {
 	}
 	group.Wait()
 	seen := map[string]int{}
-	for _, c := range s.sends {
+	for _, c := range s.seen() {
 		seen[fmt.Sprint(c.CallID, "/", c.Attempt)]++
 	}
-	if len(s.sends) != 300 || len(seen) != 300 || ledgerSends(t, db) != 300 {
-		t.Errorf("%d sends of %d attempts, %d on record", len(s.sends), len(seen), ledgerSends(t, db))
+	if len(s.seen()) != 300 || len(seen) != 300 || ledgerSends(t, db) != 300 {
+		t.Errorf("%d sends of %d attempts, %d on record", len(s.seen()), len(seen), ledgerSends(t, db))
 	}
 }
 
