@@ -36,10 +36,20 @@ func (c *Client) Close() { c.transport.CloseIdleConnections() }
 // Query asks for the receipts of bizIDs with exactly one HTTP request, which nothing below repeats or redirects;
 // with none asked it makes no request. The error is always an *Error, and then nothing is known of any bizId.
 func (c *Client) Query(ctx context.Context, bizIDs []string) (Answer, error) {
-	if len(bizIDs) == 0 {
+	return c.ask(ctx, "bizIds", bizIDs)
+}
+
+// QueryCalls asks for the receipts of the calls themselves, and of no other call of the same business: the precise look-up
+// of a caller. Everything else is as with Query, and the entries of the Answer are by callId.
+func (c *Client) QueryCalls(ctx context.Context, callIDs []string) (Answer, error) {
+	return c.ask(ctx, "callIds", callIDs)
+}
+
+func (c *Client) ask(ctx context.Context, member string, ids []string) (Answer, error) {
+	if len(ids) == 0 {
 		return Answer{Of: map[string]Evidence{}}, nil
 	}
-	body, err := question(bizIDs)
+	body, err := question(member, ids)
 	if err != nil {
 		return Answer{}, c.told(ctx, &Error{Outcome: BadBatch, Kind: KindSetup, Err: err})
 	}
@@ -50,7 +60,7 @@ func (c *Client) Query(ctx context.Context, bizIDs []string) (Answer, error) {
 	if trouble != nil {
 		return Answer{}, c.told(ctx, trouble)
 	}
-	answer, trouble := decode(reply.body, bizIDs, c.limits)
+	answer, trouble := decode(reply.body, ids, c.limits, member == "callIds")
 	if trouble != nil {
 		return Answer{}, c.told(ctx, reply.with(trouble))
 	}
@@ -61,7 +71,7 @@ func (c *Client) Query(ctx context.Context, bizIDs []string) (Answer, error) {
 // of the downstream.
 func (c *Client) told(ctx context.Context, trouble *Error) *Error {
 	if onWire(trouble.Kind) && ctx.Err() != nil {
-		trouble = &Error{Kind: KindCanceled, Connected: trouble.Connected, Err: ctx.Err()}
+		trouble = &Error{Kind: KindCanceled, Connected: trouble.Connected, Written: trouble.Written, Err: ctx.Err()}
 	}
 	trouble.Err = &told{text: oneLine("POST "+c.shown+": "+trouble.Err.Error(), maxText), cause: trouble.Err}
 	return trouble
@@ -85,7 +95,7 @@ type reply struct {
 
 // with says which reply the trouble lies in.
 func (r reply) with(trouble *Error) *Error {
-	trouble.Status, trouble.Connected = r.status, true
+	trouble.Status, trouble.Connected, trouble.Written = r.status, true, true
 	trouble.Err = fmt.Errorf("%d with %s: %w", r.status, contentType(r.header), trouble.Err)
 	return trouble
 }
@@ -93,7 +103,7 @@ func (r reply) with(trouble *Error) *Error {
 // trouble is what a status means that is not the one wanted.
 func (r reply) trouble(now time.Time) *Error {
 	e := statusError(r.status, r.header, now)
-	e.Connected = true
+	e.Connected, e.Written = true, true
 	return e
 }
 
@@ -101,18 +111,19 @@ func (r reply) trouble(now time.Time) *Error {
 func (c *Client) post(ctx context.Context, body []byte, header http.Header) (reply, *Error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	// Both are set by goroutines of the transport, perhaps after we left.
-	var badHandshake, connected atomic.Bool
+	// They are set by goroutines of the transport, perhaps after we left.
+	var badHandshake, connected, written atomic.Bool
 	req, trouble := c.request(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		TLSHandshakeDone: onFailure(&badHandshake),
 		GotConn:          func(httptrace.GotConnInfo) { connected.Store(true) },
+		WroteRequest:     func(w httptrace.WroteRequestInfo) { written.Store(w.Err == nil) },
 	}), body, header)
 	if trouble != nil {
 		return reply{}, trouble
 	}
 	resp, err := c.transport.RoundTrip(req)
 	if err != nil {
-		return reply{}, &Error{Kind: wireKind(err, badHandshake.Load()), Connected: connected.Load(), Err: err}
+		return reply{}, &Error{Kind: wireKind(err, badHandshake.Load()), Connected: connected.Load(), Written: written.Load(), Err: err}
 	}
 	defer func() {
 		_, _ = io.CopyN(io.Discard, resp.Body, maxDrain) // only to keep the connection
@@ -155,15 +166,15 @@ func (c *Client) request(ctx context.Context, body []byte, header http.Header) (
 }
 
 // question is the body of a request. An id that JSON cannot carry makes the batch a bad one.
-func question(bizIDs []string) ([]byte, error) {
-	body := []byte(`{"bizIds":[`)
-	for i, id := range bizIDs {
+func question(member string, ids []string) ([]byte, error) {
+	body := []byte(`{"` + member + `":[`)
+	for i, id := range ids {
 		if i > 0 {
 			body = append(body, ',')
 		}
 		var err error
 		if body, err = jsontext.AppendQuote(body, id); err != nil {
-			return nil, fmt.Errorf("bizId %s is not valid UTF-8", quote(id))
+			return nil, fmt.Errorf("%s: %s is not valid UTF-8", member, quote(id))
 		}
 	}
 	return append(body, `]}`...), nil

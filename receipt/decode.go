@@ -22,10 +22,10 @@ const (
 
 // Answer is what a well-formed answer says.
 type Answer struct {
-	// Of has exactly one entry for each bizId asked. One that the answer does not mention is Unknown, with
+	// Of has exactly one entry for each id asked. One that the answer does not mention is Unknown, with
 	// an Err of KindMissing.
 	Of         map[string]Evidence
-	Unasked    int // well-formed items for bizIds that nobody asked about, dropped
+	Unasked    int // well-formed items for ids that nobody asked about, dropped
 	Duplicates int // items that repeat another one, kept once
 }
 
@@ -39,14 +39,15 @@ type Answer struct {
 //
 // Each Receipt.Raw is a part of body, so body must not be changed afterwards and lives as long as they do.
 func Decode(body []byte, asked []string, lim Limits) (Answer, error) {
-	answer, trouble := decode(body, asked, lim)
+	answer, trouble := decode(body, asked, lim, false)
 	if trouble != nil {
 		return Answer{}, trouble
 	}
 	return answer, nil
 }
 
-func decode(body []byte, asked []string, lim Limits) (Answer, *Error) {
+// decode reads the answer to a question about bizIds, or about callIds.
+func decode(body []byte, asked []string, lim Limits, byCall bool) (Answer, *Error) {
 	if lim.Items == 0 {
 		lim.Items = DefaultItems
 	}
@@ -59,9 +60,15 @@ func decode(body []byte, asked []string, lim Limits) (Answer, *Error) {
 		lim:  lim,
 		item: -1,
 		spot: scan(body, lim.Depth),
+
+		byCall: byCall,
 	}
 	sorted := newSorter(asked)
-	if err := d.answer(sorted.add); err != nil {
+	add := sorted.add
+	if byCall {
+		add = sorted.addCall
+	}
+	if err := d.answer(add); err != nil {
 		if errors.Is(err, errTooMany) {
 			return Answer{}, &Error{Outcome: BadBatch, Kind: KindTooLarge, Err: err}
 		}
@@ -80,6 +87,8 @@ type decoder struct {
 	lim  Limits
 	item int // index of the item being read, -1 outside the array
 	spot forbidden
+	// byCall allows a NOT_FOUND that names its call alone: whoever was asked by callId and holds nothing knows no bizId.
+	byCall bool
 }
 
 // answer reads the whole body and calls add for each item.

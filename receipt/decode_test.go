@@ -32,7 +32,7 @@ func TestATypicalAnswerIsReadInFull(t *testing.T) {
 	want := Answer{Of: map[string]Evidence{
 		"B1": {Presence: Present, Receipts: []Receipt{{
 			CallID: "B1-0001", BizID: "B1", Operation: "charge", IdempotencyKey: "B1:charge", Status: StatusSuccess,
-			ProcessedAt: time.Date(2024, 5, 1, 10, 0, 0, 0, time.UTC), Attempt: 1, Raw: []byte(item()),
+			ProcessedAt: time.Date(2024, 5, 1, 10, 0, 0, 0, time.UTC), Attempt: 1, Result: []byte(`{"ref":"x"}`), Raw: []byte(item()),
 		}}},
 		"B2": {Presence: Absent},
 		"B3": {Presence: Unknown, Err: got.Of["B3"].Err},

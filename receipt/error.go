@@ -43,7 +43,9 @@ type Error struct {
 	// Connected says that a connection was had, so that bytes of the request may have arrived. Without one the request
 	// is known not to have.
 	Connected bool
-	Err       error
+	// Written says that the whole request was handed to the connection, so that nothing but the answer is missing.
+	Written bool
+	Err     error
 }
 
 // MaxRetryAfter bounds the pause a downstream can ask for, whatever its clock or its typing says.

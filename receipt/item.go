@@ -67,6 +67,8 @@ func (d *decoder) receipt() (bizID []byte, r Receipt, err error) {
 			r.ProcessedAt, wrong = instant(raw)
 		case nameAttempt:
 			r.Attempt, wrong = attempt(raw)
+		case nameResult:
+			r.Result = raw
 		}
 		if wrong != "" {
 			at := d.dec.InputOffset() - int64(len(raw))
@@ -82,7 +84,7 @@ func (d *decoder) receipt() (bizID []byte, r Receipt, err error) {
 		return nil, r, d.fault(start, "%d bytes, more than the %d allowed for one receipt", end-start, maxReceipt)
 	case d.spot.at >= 0 && d.spot.at < end:
 		return nil, r, d.fault(d.spot.at, "%s", d.spot.text)
-	case bizID == nil:
+	case bizID == nil && !(d.byCall && r.CallID != "" && r.Status == StatusNotFound):
 		return nil, r, d.fault(start, "bizId is missing")
 	case r.Status == "":
 		return nil, r, d.fault(start, "status is missing")

@@ -4,8 +4,8 @@
 // answers of a downstream, an HTTP client that tells every transport outcome apart, and the halving of
 // batches that a downstream refuses. It knows nothing of the pending table and is safe to embed.
 //
-//	request {"bizIds":[…]} ──► downstream ──► answer ──► decode ──► Evidence per bizId
-//	                                             │
+//	question {"bizIds":[…]} ──► downstream ──► answer ──► decode ──► Evidence per bizId
+//	      or {"callIds":[…]}                     │                   (or callId)
 //	                                             └─ anything else: *Error, evidence stays Unknown
 package receipt
 
@@ -34,28 +34,30 @@ type Receipt struct {
 	Status         Status
 	ProcessedAt    time.Time // zero when not stated
 	Attempt        int       // 0 when not stated
+	// Result is what the downstream's own work brought, verbatim and a part of Raw; nil when not stated.
+	Result json.RawMessage
 	// Raw is the item as it came, byte for byte: valid JSON without NUL characters or lone surrogates,
 	// so PostgreSQL's jsonb takes it unless a number in it is out of its range.
 	Raw json.RawMessage
 }
 
-// Presence says whether a downstream holds anything for a bizId. The three values never merge:
+// Presence says whether a downstream holds anything for an id that was asked about. The three values never merge:
 // silence is not absence. The zero value is Unknown.
 type Presence int
 
 // The values of Presence.
 const (
-	Unknown Presence = iota // not answered: no answer, a malformed one, or one that does not mention the bizId
-	Absent                  // an explicit NOT_FOUND for the bizId and nothing else
+	Unknown Presence = iota // not answered: no answer, a malformed one, or one that does not mention the id
+	Absent                  // an explicit NOT_FOUND for the id and nothing else
 	Present                 // at least one receipt
 )
 
-// Evidence is what one look learned about one bizId.
+// Evidence is what one look learned about one bizId, or about one callId.
 type Evidence struct {
 	Presence Presence
-	// Receipts holds every receipt the downstream listed for the bizId; only with Present. A NOT_FOUND that
-	// names a callId is kept here, since it speaks of that call alone.
+	// Receipts holds every receipt the downstream listed for the id; only with Present. A NOT_FOUND that names a callId is
+	// kept here when a bizId was asked about, since it speaks of that call alone.
 	Receipts []Receipt
-	// Err tells why the bizId was not answered; only with Unknown.
+	// Err tells why the id was not answered; only with Unknown.
 	Err *Error
 }

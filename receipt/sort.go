@@ -8,60 +8,77 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// sorter puts the items of an answer to the bizIds they belong to.
+// sorter puts the items of an answer to the ids that were asked about, all of them bizIds or all callIds.
 type sorter struct {
 	groups  map[string]*group
 	unasked int
 	repeats repeats
 }
 
-// group is what an answer says of one bizId.
+// group is what an answer says of one id.
 type group struct {
-	bizID    string
+	id       string
 	receipts []Receipt
-	bare     int // NOT_FOUND items that name no call
+	absent   int // NOT_FOUND items that say it of just this id
 }
 
 func newSorter(asked []string) *sorter {
 	groups, backing := make(map[string]*group, len(asked)), make([]group, len(asked))
 	for i, id := range asked {
-		backing[i].bizID = id
+		backing[i].id = id
 		groups[id] = &backing[i]
 	}
 	return &sorter{groups: groups, repeats: repeats{first: make(map[call]*sighting, len(asked))}}
 }
 
-// add takes one item.
+// add takes one item of an answer about bizIds.
 func (s *sorter) add(bizID []byte, r Receipt) {
 	g := s.groups[string(bizID)]
 	switch {
 	case g == nil:
 		s.unasked++
 	case r.CallID == "":
-		g.bare++
+		g.absent++
 	default:
-		r.BizID = g.bizID
-		if !s.repeats.seen(r) {
-			g.receipts = append(g.receipts, r)
-		}
+		r.BizID = g.id
+		s.keep(g, r)
 	}
 }
 
-// answer sums up. A NOT_FOUND of a whole bizId yields to receipts of the same bizId: they are facts, it is the
-// absence of one.
+// addCall takes one item of an answer about callIds.
+func (s *sorter) addCall(bizID []byte, r Receipt) {
+	g := s.groups[r.CallID]
+	switch {
+	case g == nil:
+		s.unasked++
+	case r.Status == StatusNotFound:
+		g.absent++
+	default:
+		r.BizID, r.CallID = string(bizID), g.id
+		s.keep(g, r)
+	}
+}
+
+func (s *sorter) keep(g *group, r Receipt) {
+	if !s.repeats.seen(r) {
+		g.receipts = append(g.receipts, r)
+	}
+}
+
+// answer sums up. A NOT_FOUND of the id itself yields to receipts of the same id: they are facts, it is the absence of one.
 func (s *sorter) answer() Answer {
 	a := Answer{Of: make(map[string]Evidence, len(s.groups)), Unasked: s.unasked, Duplicates: s.repeats.count}
-	missing := &Error{Kind: KindMissing, Err: errors.New("the answer does not mention this bizId")}
+	missing := &Error{Kind: KindMissing, Err: errors.New("the answer does not mention this id")}
 	for id, g := range s.groups {
 		switch {
 		case len(g.receipts) > 0:
 			a.Of[id] = Evidence{Presence: Present, Receipts: g.receipts}
-		case g.bare > 0:
+		case g.absent > 0:
 			a.Of[id] = Evidence{Presence: Absent}
 		default:
 			a.Of[id] = Evidence{Presence: Unknown, Err: missing}
 		}
-		a.Duplicates += max(0, g.bare-1)
+		a.Duplicates += max(0, g.absent-1)
 	}
 	return a
 }
