@@ -19,7 +19,7 @@ import (
 	"github.com/pressly/goose/v3/lock"
 )
 
-//go:embed reconciler/*.sql
+//go:embed reconciler/*.sql idempotency/*.sql
 var files embed.FS
 
 // Set is one schema with its own history.
@@ -28,8 +28,12 @@ type Set struct {
 	Schema string
 }
 
-// Reconciler is the set of the reconciler's own database.
-var Reconciler = Set{Schema: "reconciler"}
+// The sets. Reconciler is that of the reconciler's own database; Downstream is that of a service which executes calls, in the
+// database of its business. They do not know each other and may share a database.
+var (
+	Reconciler = Set{Schema: "reconciler"}
+	Downstream = Set{Schema: "idempotency"}
+)
 
 // MinServer is the oldest PostgreSQL that the SQL runs on, as server_version_num.
 const MinServer = 140000

@@ -12,16 +12,23 @@ import (
 	"github.com/callreceipt/reconciler/migrations"
 )
 
-// URL makes a migrated database that lives as long as the test.
-func URL(t testing.TB) string {
+// URL makes a database that lives as long as the test, with the tables of the sets; of the reconciler's when none is named.
+func URL(t testing.TB, sets ...migrations.Set) string {
 	t.Helper()
-	return localpg.NewDatabase(t, localpg.Migration{Key: migrations.Reconciler.Key(), Apply: migrate})
+	if len(sets) == 0 {
+		sets = []migrations.Set{migrations.Reconciler}
+	}
+	key := ""
+	for _, s := range sets {
+		key += s.Key()
+	}
+	return localpg.NewDatabase(t, localpg.Migration{Key: key, Apply: func(ctx context.Context, dsn string) error { return migrate(ctx, dsn, sets) }})
 }
 
-// New opens a migrated database.
-func New(t testing.TB) *sqlx.DB {
+// New opens a database as URL makes it.
+func New(t testing.TB, sets ...migrations.Set) *sqlx.DB {
 	t.Helper()
-	return Open(t, URL(t))
+	return Open(t, URL(t, sets...))
 }
 
 // Open connects to a database until the test ends.
@@ -35,12 +42,16 @@ func Open(t testing.TB, dsn string) *sqlx.DB {
 	return db
 }
 
-func migrate(ctx context.Context, dsn string) error {
+func migrate(ctx context.Context, dsn string, sets []migrations.Set) error {
 	db, err := database.Open(dsn)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = db.Close() }()
-	_, err = migrations.Reconciler.Up(ctx, db.DB)
-	return err
+	for _, s := range sets {
+		if _, err := s.Up(ctx, db.DB); err != nil {
+			return err
+		}
+	}
+	return nil
 }
