@@ -55,6 +55,9 @@ type Database struct {
 type Server struct {
 	// Listen is host:port. An empty host means every interface, port 0 any free port.
 	Listen string `yaml:"listen" json:"listen"`
+	// ReloadTokenFile holds the bearer token with which another machine may ask for a reload. Empty means that only this
+	// machine may.
+	ReloadTokenFile string `yaml:"reload_token_file" json:"reload_token_file"`
 }
 
 // Reconcile holds what is common to all tools.

@@ -72,7 +72,7 @@ partitions: {table: x}
 `,
 		"c.yaml:1:12: database.url: must be text, not a number; put it in quotes",
 		"c.yaml:1:23: database.url_file: must be a single value, not a mapping",
-		"c.yaml:2:1: server: must be a mapping with keys such as listen, not a text",
+		"c.yaml:2:1: server: must be a mapping with keys such as listen, reload_token_file, not a text",
 		"c.yaml:3:1: reconcile: must be a mapping with keys such as schedule, timezone, retention, not a list",
 		"c.yaml:6:5: tools.a.needs_receipt: must be true or false, not yes",
 		"c.yaml:7:5: tools.a.retryable: must be true or false, not true in quotes",

@@ -217,7 +217,7 @@ func TestProblemsAreMachineReadableToo(t *testing.T) {
 	if jsonErr != nil {
 		t.Fatal(jsonErr)
 	}
-	if want := `{"problems":[{"file":"c.yaml","line":2,"column":3,"key":"server.port","message":"unknown key; known here: listen"}]}`; string(got) != want {
+	if want := `{"problems":[{"file":"c.yaml","line":2,"column":3,"key":"server.port","message":"unknown key; known here: listen, reload_token_file"}]}`; string(got) != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }

@@ -36,6 +36,7 @@ func (c *Config) validateServer(r *report) {
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
 		r.wrong(at, nil, "%q has port %q; write a number from 0 to 65535", c.Server.Listen, port)
 	}
+	checkFile(path{"server", "reload_token_file"}, c.Server.ReloadTokenFile, r)
 }
 
 func (c *Config) validateReconcile(r *report) {

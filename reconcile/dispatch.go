@@ -81,6 +81,7 @@ func (p *pass) send(ctx, soft context.Context, retry pending.Retry) error {
 		CallID: retry.CallID, BizID: retry.BizID, Operation: retry.Operation, IdempotencyKey: retry.IdempotencyKey,
 		Number: retry.Attempt, IssuedAt: retry.IssuedAt, Request: json.RawMessage(retry.Request),
 	})
+	p.cfg.Metrics.Sent(sendOutcome(err))
 	if err == nil {
 		p.gate.sendAnswered()
 		p.cfg.Log.Debug(Prefix(call)+" sent again and answered", "tool", p.cfg.Tool, "receipt", string(r.Status))

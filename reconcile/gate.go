@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/sony/gobreaker/v2"
 	"golang.org/x/time/rate"
 
+	"github.com/callreceipt/reconciler/metrics"
 	"github.com/callreceipt/reconciler/receipt"
 )
 
@@ -37,6 +39,7 @@ var (
 // the breaker hold across passes; the lease makes them hold across replicas.
 type gate struct {
 	source  Source
+	metrics *metrics.Tool
 	retries int
 	limiter *rate.Limiter // of everything the tool is asked
 	sending *rate.Limiter // of sends: the retry budget, lowered while the downstream refuses
@@ -53,13 +56,13 @@ type gate struct {
 	changed  chan struct{} // closed at the next change of the breaker
 }
 
-func newGate(tool string, source Source, perSecond float64, retries int, clock func() time.Time) *gate {
+func newGate(cfg Config) *gate {
 	g := &gate{
-		source: source, retries: retries, clock: clock,
-		limiter: rate.NewLimiter(rate.Limit(perSecond), 1), sending: rate.NewLimiter(rate.Limit(perSecond), 1), changed: make(chan struct{}),
+		source: cfg.Source, metrics: cfg.Metrics, retries: cfg.Retries, clock: cfg.Clock,
+		limiter: rate.NewLimiter(rate.Limit(cfg.Rate), 1), sending: rate.NewLimiter(rate.Limit(cfg.Rate), 1), changed: make(chan struct{}),
 	}
 	g.breaker = gobreaker.NewCircuitBreaker[receipt.Answer](gobreaker.Settings{
-		Name: tool, MaxRequests: 1, Timeout: breakerCooldown,
+		Name: cfg.Tool, MaxRequests: 1, Timeout: breakerCooldown,
 		ReadyToTrip:   func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= breakerFailures },
 		IsSuccessful:  func(err error) bool { return err == nil || alive(err) },
 		IsExcluded:    func(err error) bool { e, ok := asError(err); return ok && e.Kind == receipt.KindCanceled },
@@ -84,6 +87,7 @@ func asError(err error) (*receipt.Error, bool) {
 }
 
 func (g *gate) stateChanged(to gobreaker.State) {
+	g.metrics.Breaker(breakerStates[to])
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if to == gobreaker.StateOpen {
@@ -160,8 +164,7 @@ func (g *gate) once(ctx, soft context.Context, bizIDs []string, patience int) (r
 		}
 		changed := g.change() // before the breaker is asked, so that no change is missed
 		answer, err := g.breaker.Execute(func() (receipt.Answer, error) {
-			g.requests.Add(1)
-			return g.source.Query(ctx, bizIDs)
+			return g.ask(ctx, bizIDs)
 		})
 		if !errors.Is(err, gobreaker.ErrOpenState) && !errors.Is(err, gobreaker.ErrTooManyRequests) {
 			return answer, err
@@ -170,6 +173,19 @@ func (g *gate) once(ctx, soft context.Context, bizIDs []string, patience int) (r
 			return receipt.Answer{}, err
 		}
 	}
+}
+
+// ask makes the request and counts it.
+func (g *gate) ask(ctx context.Context, bizIDs []string) (receipt.Answer, error) {
+	g.requests.Add(1)
+	began := g.clock()
+	answer, err := g.source.Query(ctx, bizIDs)
+	status, kind := http.StatusOK, ""
+	if e, ok := asError(err); ok {
+		status, kind = e.Status, string(e.Kind)
+	}
+	g.metrics.Request(status, kind, g.clock().Sub(began))
+	return answer, err
 }
 
 // ready waits for the end of a pause and for a token of the rate.

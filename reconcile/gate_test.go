@@ -54,7 +54,7 @@ func TestRequestsToAToolStayUnderItsRateAlsoRightAfterAnOutage(t *testing.T) { /
 
 func TestOneToolsPauseDoesNotHoldUpAnother(t *testing.T) {
 	t.Parallel()
-	paused := newGate("slow", sourceFunc(nil), 1000, 0, time.Now)
+	paused := newGate(Config{Tool: "slow", Source: sourceFunc(nil), Rate: 1000, Clock: time.Now})
 	paused.pause(10 * 365 * 24 * time.Hour)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -64,7 +64,7 @@ func TestOneToolsPauseDoesNotHoldUpAnother(t *testing.T) {
 	if left := time.Until(paused.resumeAt); left > maxPause {
 		t.Errorf("ten years are waited for %s", left)
 	}
-	free := newGate("fast", sourceFunc(nil), 1000, 0, time.Now)
+	free := newGate(Config{Tool: "fast", Source: sourceFunc(nil), Rate: 1000, Clock: time.Now})
 	if err := free.ready(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -74,7 +74,7 @@ func TestOneToolsPauseDoesNotHoldUpAnother(t *testing.T) {
 func TestAPauseHoldsForRequestsThatWaitForTheRateAlready(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate("tool", sourceFunc(nil), 1, 0, time.Now)
+		g := newGate(Config{Tool: "tool", Source: sourceFunc(nil), Rate: 1, Clock: time.Now})
 		began := time.Now()
 		left := make(chan time.Duration, 5)
 		for range cap(left) {
@@ -109,7 +109,7 @@ func TestNonsenseIsNoReasonToLeaveADownstreamAlone(t *testing.T) {
 		{Outcome: receipt.Misconfigured, Kind: receipt.KindStatus, Status: 401},
 		{Kind: receipt.KindStatus, Status: 409},
 	} {
-		g := newGate("tool", sourceFunc(func(context.Context, []string) (receipt.Answer, error) { return receipt.Answer{}, e }), 100_000, 0, time.Now)
+		g := newGate(Config{Tool: "tool", Source: sourceFunc(func(context.Context, []string) (receipt.Answer, error) { return receipt.Answer{}, e }), Rate: 100_000, Clock: time.Now})
 		for range 3 * breakerFailures {
 			if _, err := g.query(t.Context(), t.Context(), []string{"B"}, 0); !errors.Is(err, e) {
 				t.Fatalf("%v after %v", err, e)
@@ -118,7 +118,7 @@ func TestNonsenseIsNoReasonToLeaveADownstreamAlone(t *testing.T) {
 	}
 	for _, e := range []*receipt.Error{{Kind: receipt.KindRefused}, {Kind: receipt.KindTimeout}, {Kind: receipt.KindStatus, Status: 500}} {
 		asked := 0
-		g := newGate("tool", sourceFunc(func(context.Context, []string) (receipt.Answer, error) { asked++; return receipt.Answer{}, e }), 100_000, 0, time.Now)
+		g := newGate(Config{Tool: "tool", Source: sourceFunc(func(context.Context, []string) (receipt.Answer, error) { asked++; return receipt.Answer{}, e }), Rate: 100_000, Clock: time.Now})
 		for range 3 * breakerFailures {
 			_, _ = g.query(t.Context(), t.Context(), []string{"B"}, 0)
 		}
@@ -149,14 +149,14 @@ func TestNobodyMissesThatTheBreakerHasClosed(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			down := true
 			var mu sync.Mutex
-			g := newGate("tool", sourceFunc(func(ctx context.Context, _ []string) (receipt.Answer, error) {
+			g := newGate(Config{Tool: "tool", Rate: 1e9, Clock: time.Now, Source: sourceFunc(func(ctx context.Context, _ []string) (receipt.Answer, error) {
 				mu.Lock()
 				defer mu.Unlock()
 				if down {
 					return receipt.Answer{}, &receipt.Error{Kind: receipt.KindRefused}
 				}
 				return receipt.Answer{}, nil
-			}), 1e9, 0, time.Now)
+			})})
 			for range breakerFailures {
 				_, _ = g.query(t.Context(), t.Context(), []string{"B"}, 0)
 			}

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/callreceipt/reconciler/internal/task"
+	"github.com/callreceipt/reconciler/metrics"
 	"github.com/callreceipt/reconciler/pending"
 )
 
@@ -49,6 +50,8 @@ type NotifierConfig struct {
 	DB         *sqlx.DB
 	Holder     string
 	Log        *slog.Logger
+	Metrics    *metrics.Tool    // may be nil, as may Runs
+	Runs       *metrics.Run     // of the deliveries of the tool
 	Clock      func() time.Time // for the timestamp of a delivery; nil means time.Now
 }
 
@@ -85,6 +88,9 @@ func NewNotifier(cfg NotifierConfig) (*Notifier, error) {
 	}}, nil
 }
 
+// Tool is the name of the tool.
+func (n *Notifier) Tool() string { return n.cfg.Tool }
+
 // Close closes the connections that are idle.
 func (n *Notifier) Close() { n.http.CloseIdleConnections() }
 
@@ -103,22 +109,16 @@ type NotifySummary struct {
 func (n *Notifier) RunOnce(ctx context.Context) (NotifySummary, error) {
 	sum := NotifySummary{Tool: n.cfg.Tool}
 	err := task.Hold(ctx, n.cfg.DB, n.cfg.Log, "notify:"+n.cfg.Tool, n.cfg.Holder, func(ctx context.Context) (err error) {
+		n.cfg.Runs.LeaseHeld(true)
+		defer n.cfg.Runs.LeaseHeld(false)
+		ended := n.cfg.Runs.Begin()
+		defer func() { ended(metrics.Outcome(sum.outcome(err))) }()
 		err = n.flush(ctx, &sum)
 		var uncounted error
 		sum.Waiting, sum.GivenUp, uncounted = n.store.Untold(context.WithoutCancel(ctx), n.cfg.Tool, untoldLimit)
 		return errors.Join(err, uncounted)
 	})
-	var held *task.HeldError
-	switch {
-	case errors.As(err, &held):
-		sum.Outcome = task.Skipped
-	case err != nil && sum.Delivered == 0:
-		sum.Outcome = task.Failed
-	case err != nil, sum.Waiting > 0, sum.GivenUp > 0:
-		sum.Outcome = task.Partial
-	default:
-		sum.Outcome = task.Success
-	}
+	sum.Outcome = sum.outcome(err)
 	if err != nil {
 		sum.Error = err.Error()
 	}
@@ -126,6 +126,20 @@ func (n *Notifier) RunOnce(ctx context.Context) (NotifySummary, error) {
 		n.cfg.Log.Error("verdicts could not be delivered and were given up; set notify_at = now(), notify_attempts = 0 to go on", "tool", n.cfg.Tool, "calls", sum.GivenUp)
 	}
 	return sum, err
+}
+
+// outcome judges a run that went as far as s and was ended by err, or by nothing.
+func (s NotifySummary) outcome(err error) task.Outcome {
+	var held *task.HeldError
+	switch {
+	case errors.As(err, &held):
+		return task.Skipped
+	case err != nil && s.Delivered == 0:
+		return task.Failed
+	case err != nil, s.Waiting > 0, s.GivenUp > 0:
+		return task.Partial
+	}
+	return task.Success
 }
 
 // flush delivers page by page. What failed is not due again at once, so it holds up nobody.
@@ -197,6 +211,7 @@ func (f *delivery) deliver(ctx context.Context, n pending.Notification) error {
 func (f *delivery) tally(failure error) (row int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.cfg.Metrics.Notified(failure == nil)
 	if failure == nil {
 		f.sum.Delivered++
 		f.row = 0

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/callreceipt/reconciler/internal/database"
+	"github.com/callreceipt/reconciler/metrics"
 	"github.com/callreceipt/reconciler/pending"
 	"github.com/callreceipt/reconciler/receipt"
 )
@@ -77,6 +78,7 @@ func (p *pass) noteContradictions(ctx context.Context, callIDs []string, seen ma
 	p.mu.Lock()
 	p.sum.Contradictions += recorded
 	p.mu.Unlock()
+	p.cfg.Metrics.Anomaly(metrics.AnomalyContradiction, recorded)
 	for _, call := range against {
 		p.cfg.Log.Warn(Prefix(call)+" a receipt contradicts a final status; nothing is changed",
 			"tool", call.Tool, "status", string(call.Status))

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/callreceipt/reconciler/internal/task"
+	"github.com/callreceipt/reconciler/metrics"
 	"github.com/callreceipt/reconciler/pending"
 )
 
@@ -101,9 +102,14 @@ func (p *pass) recorded(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	p.cfg.Runs.LeaseHeld(true)
+	defer p.cfg.Runs.LeaseHeld(false)
+	ended := p.cfg.Runs.Begin()
+	defer ended(metrics.OutcomeFailed) // only a panic gets there first
 	began := p.cfg.Clock()
 	err = p.drain(ctx)
 	sum := p.finish(ctx, began, err)
+	ended(metrics.Outcome(sum.Outcome))
 	counts, _ := json.Marshal(sum) // numbers and words always marshal
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 	defer cancel()

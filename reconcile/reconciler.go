@@ -14,6 +14,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/callreceipt/reconciler/metrics"
 	"github.com/callreceipt/reconciler/pending"
 	"github.com/callreceipt/reconciler/receipt"
 )
@@ -37,6 +38,8 @@ type Config struct {
 	DB          *sqlx.DB
 	Holder      string // names this process in the lease
 	Log         *slog.Logger
+	Metrics     *metrics.Tool    // may be nil, as may Runs
+	Runs        *metrics.Run     // of the passes over the tool
 	Progress    func(Summary)    // called after every batch, by several goroutines; may be nil
 	Clock       func() time.Time // for durations and waiting only; nil means time.Now
 }
@@ -81,6 +84,9 @@ func New(cfg Config) (*Reconciler, error) {
 	}
 	return &Reconciler{
 		cfg: cfg, store: pending.NewStore(cfg.DB), digest: cfg.Policy.Digest(), policyText: text,
-		gate: newGate(cfg.Tool, cfg.Source, cfg.Rate, cfg.Retries, cfg.Clock),
+		gate: newGate(cfg),
 	}, nil
 }
+
+// Tool is the name of the tool.
+func (r *Reconciler) Tool() string { return r.cfg.Tool }

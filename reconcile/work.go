@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/callreceipt/reconciler/internal/database"
+	"github.com/callreceipt/reconciler/metrics"
 	"github.com/callreceipt/reconciler/pending"
 	"github.com/callreceipt/reconciler/receipt"
 )
@@ -123,6 +124,8 @@ func (p *pass) note(got receipt.Collected, asked int) {
 	defer p.mu.Unlock()
 	p.sum.Unasked += got.Unasked
 	p.sum.Duplicates += got.Duplicates
+	p.cfg.Metrics.Anomaly(metrics.AnomalyUnaskedReceipt, got.Unasked)
+	p.cfg.Metrics.Anomaly(metrics.AnomalyDuplicateReceipt, got.Duplicates)
 	if got.MaxBatch > 0 && got.MaxBatch < p.batchSize {
 		p.batchSize = got.MaxBatch
 		p.cfg.Log.Info("the downstream finds batches too large", "tool", p.cfg.Tool, "asked", asked, "now", got.MaxBatch)
@@ -241,8 +244,12 @@ func (p *pass) settle(ctx context.Context, all []judged, seen map[string]receipt
 	for _, j := range written {
 		if !j.unwritten {
 			p.say(*j)
+			if !p.limits.DryRun {
+				p.measure(j)
+			}
 		}
 	}
+	p.cfg.Metrics.LostRaces(len(lost))
 	if p.cfg.Progress != nil {
 		p.cfg.Progress(sum)
 	}
