@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/lib/pq"
+
+	"github.com/callreceipt/reconciler/internal/secretfile"
 )
 
 // Configured tells whether a database is named at all.
@@ -35,7 +37,7 @@ func (d *Database) resolve(at path, r *report) {
 	at = at.to("url")
 	if d.URL == "" && d.URLFile != "" {
 		at[len(at)-1] = "url_file"
-		secret, err := readSecret(d.URLFile)
+		secret, err := secretfile.Read(d.URLFile)
 		if err != nil {
 			r.wrong(at, nil, "%s %s", printable(d.URLFile), err)
 			return

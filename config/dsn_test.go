@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/lib/pq"
+
+	"github.com/callreceipt/reconciler/internal/secretfile"
 )
 
 // The session parameters of every connection, as they stand in a URL.
@@ -181,10 +183,10 @@ func TestTheDatabaseURLComesFromItsFile(t *testing.T) {
 		t.Error(err)
 	}
 	for content, want := range map[string]string{
-		"":                                   " is empty; write the value into it",
-		"\n":                                 " is empty; write the value into it",
-		"u:hush":                             " is not a well-formed",
-		strings.Repeat("x", largestSecret+1): " is larger than 64 KiB; is it the right file?",
+		"":       " is empty; write the value into it",
+		"\n":     " is empty; write the value into it",
+		"u:hush": " is not a well-formed",
+		strings.Repeat("x", secretfile.MaxSize+1): " is larger than 64 KiB; is it the right file?",
 	} {
 		file := write(t, "url", content)
 		_, err := load("database:\n  url_file: " + file)

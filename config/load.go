@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+
+	"github.com/callreceipt/reconciler/internal/secretfile"
 )
 
 const (
@@ -94,27 +96,15 @@ func readFile(flag, variable string) (name string, data []byte, err error) {
 	}
 	f, err := os.Open(name)
 	if err != nil {
-		return name, nil, readingError(err)
+		return name, nil, secretfile.Trouble(err)
 	}
 	defer func() { _ = f.Close() }()
 	data, err = io.ReadAll(io.LimitReader(f, largestFile+1))
 	switch {
 	case err != nil:
-		return name, nil, readingError(err)
+		return name, nil, secretfile.Trouble(err)
 	case len(data) > largestFile:
 		return name, nil, errors.New("is larger than 1 MiB, which no configuration is; is it the right file?")
 	}
 	return name, data, nil
-}
-
-// readingError drops the operation and the path from an error of os, which the problem names already.
-func readingError(err error) error {
-	var pathErr *fs.PathError
-	if errors.As(err, &pathErr) {
-		err = pathErr.Err
-	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return errors.New("does not exist; check the path (relative paths start at the working directory)")
-	}
-	return errors.New("cannot be read: " + err.Error())
 }

@@ -1,23 +1,17 @@
 package metrics
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
-	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/netip"
-	"os"
 	"strings"
 
 	"github.com/callreceipt/reconciler/internal/printable"
+	"github.com/callreceipt/reconciler/internal/secretfile"
 )
-
-// maxToken bounds the file of a bearer token, in bytes.
-const maxToken = 4 << 10
 
 // reloader answers POST /-/reload for whoever is on this machine, or knows the token.
 type reloader struct {
@@ -53,7 +47,7 @@ func (rl *reloader) allow(r *http.Request) error {
 		return errBrowser
 	}
 	if given, ok := bearer(r); ok && rl.tokenFile != "" {
-		want, err := readToken(rl.tokenFile)
+		want, err := secretfile.ReadToken(rl.tokenFile)
 		if err != nil {
 			rl.log.Error("the token for reloads cannot be read", "file", rl.tokenFile, "error", err)
 			return errToken
@@ -89,33 +83,6 @@ func bearer(r *http.Request) (token string, ok bool) {
 func equal(given, want string) bool {
 	a, b := sha256.Sum256([]byte(given)), sha256.Sum256([]byte(want))
 	return subtle.ConstantTimeCompare(a[:], b[:]) == 1
-}
-
-// readToken reads a token without the line end behind it. Only a regular file is opened, as a pipe could block for ever.
-func readToken(file string) (string, error) {
-	info, err := os.Stat(file)
-	if err != nil {
-		return "", err
-	}
-	if !info.Mode().IsRegular() {
-		return "", errors.New("it is not a regular file")
-	}
-	f, err := os.Open(file)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = f.Close() }() // nothing was written
-	token, err := io.ReadAll(io.LimitReader(f, maxToken+1))
-	switch {
-	case err != nil:
-		return "", err
-	case len(token) > maxToken:
-		return "", fmt.Errorf("it is larger than %d bytes", maxToken)
-	}
-	if token = bytes.TrimSpace(token); len(token) == 0 {
-		return "", errors.New("it is empty")
-	}
-	return string(token), nil
 }
 
 // lines keeps the lines of an error, which may list many problems, and escapes everything else that is not to be seen.

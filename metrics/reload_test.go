@@ -79,19 +79,6 @@ func TestATokenThatWasReplacedCountsAtOnce(t *testing.T) {
 	}
 }
 
-func TestATokenFileIsNeitherEmptyNorHuge(t *testing.T) {
-	t.Parallel()
-	for _, content := range []string{"", "\n", strings.Repeat("x", maxToken+1)} {
-		file := filepath.Join(t.TempDir(), "token")
-		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if token, err := readToken(file); err == nil {
-			t.Errorf("%d bytes give the token %q", len(content), token)
-		}
-	}
-}
-
 func TestAReloadThatFailsSaysWhyLineByLine(t *testing.T) {
 	t.Parallel()
 	url := serve(t, HandlerConfig{Reload: func() error { return errors.New("3:5 unknown key\n7:1 \x1b[31mbad") }})

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/callreceipt/reconciler/internal/secretfile"
 )
 
 // Client speaks to one endpoint of a downstream over HTTP. It is safe for concurrent use.
@@ -156,9 +158,9 @@ func (c *Client) request(ctx context.Context, body []byte, header http.Header) (
 		req.SetBasicAuth(user.Username(), password)
 	}
 	if c.tokenFile != "" {
-		token, err := readToken(c.tokenFile)
+		token, err := secretfile.ReadToken(c.tokenFile)
 		if err != nil {
-			return nil, &Error{Outcome: Misconfigured, Kind: KindSetup, Err: err}
+			return nil, &Error{Outcome: Misconfigured, Kind: KindSetup, Err: fmt.Errorf("the bearer token file %q %w", c.tokenFile, err)}
 		}
 		req.Header.Set("Authorization", "Bearer "+token)
 	}

@@ -6,35 +6,25 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"time"
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
+	"github.com/callreceipt/reconciler/internal/secretfile"
 	"github.com/callreceipt/reconciler/pending"
 )
-
-// maxSecretFile bounds the file of webhook secrets, in bytes.
-const maxSecretFile = 64 << 10
 
 // signers reads the secrets that sign deliveries: one a line, base64, with or without the prefix whsec_. Several stand in the
 // file while a secret is being replaced; each delivery is signed with all of them.
 func signers(file string) ([]*standardwebhooks.Webhook, error) {
-	info, err := os.Stat(file)
-	if err == nil && info.Size() > maxSecretFile {
-		err = fmt.Errorf("%d bytes, more than the %d allowed", info.Size(), maxSecretFile)
-	}
+	text, err := secretfile.Read(file)
 	if err != nil {
-		return nil, fmt.Errorf("notify.secret_file: %w", err)
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("notify.secret_file: %w", err)
+		return nil, fmt.Errorf("notify.secret_file %q %w", file, err)
 	}
 	var all []*standardwebhooks.Webhook
-	for i, line := range strings.Split(string(text), "\n") {
+	for i, line := range strings.Split(text, "\n") {
 		if line = strings.TrimSpace(line); line == "" {
 			continue
 		}
