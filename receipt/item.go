@@ -79,12 +79,13 @@ func (d *decoder) receipt() (bizID []byte, r Receipt, err error) {
 		return nil, r, d.syntax(err)
 	}
 	end := d.dec.InputOffset()
+	unknownCall := d.byCall && r.CallID != "" && r.Status == StatusNotFound
 	switch {
 	case end-start > maxReceipt:
 		return nil, r, d.fault(start, "%d bytes, more than the %d allowed for one receipt", end-start, maxReceipt)
 	case d.spot.at >= 0 && d.spot.at < end:
 		return nil, r, d.fault(d.spot.at, "%s", d.spot.text)
-	case bizID == nil && !(d.byCall && r.CallID != "" && r.Status == StatusNotFound):
+	case bizID == nil && !unknownCall:
 		return nil, r, d.fault(start, "bizId is missing")
 	case r.Status == "":
 		return nil, r, d.fault(start, "status is missing")
