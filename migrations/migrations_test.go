@@ -61,10 +61,10 @@ func TestAStatusReadsAndChangesNothing(t *testing.T) {
 
 func TestEveryInstantHasAZone(t *testing.T) {
 	t.Parallel()
-	db := testdb.New(t)
+	db := testdb.New(t, migrations.Reconciler, migrations.Downstream)
 	var naive []string
-	err := db.Select(&naive, `SELECT table_name || '.' || column_name FROM information_schema.columns
-		WHERE table_schema = 'reconciler' AND table_name <> 'schema_migrations' AND data_type = 'timestamp without time zone'`)
+	err := db.Select(&naive, `SELECT table_schema || '.' || table_name || '.' || column_name FROM information_schema.columns
+		WHERE table_schema IN ('reconciler', 'idempotency') AND table_name <> 'schema_migrations' AND data_type = 'timestamp without time zone'`)
 	if err != nil || len(naive) > 0 {
 		t.Errorf("without zone: %v, %v", naive, err)
 	}

@@ -1,0 +1,190 @@
+package idempotency
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/lib/pq"
+	"github.com/lib/pq/pqerror"
+
+	"github.com/callreceipt/reconciler/receipt"
+)
+
+// readCommitted opens transactions of that level, whatever the default of the database is: arrive waits for the other arrival and then
+// sees what it did, where the stricter levels would refuse.
+type readCommitted struct{ db *sqlx.DB }
+
+func (r readCommitted) BeginTxx(ctx context.Context, _ *sql.TxOptions) (*sqlx.Tx, error) {
+	return r.db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+}
+
+// statements are what every execution needs. Without them lib/pq prepares each anew for every use, which is a round trip more and costs
+// the server as much as the work itself.
+type statements struct {
+	ready          atomic.Bool
+	mu             sync.Mutex
+	arrive, settle *sql.Stmt
+}
+
+// prepare is called before a transaction is opened: with one open, it could wait for the very connection that the transaction holds.
+func (s *statements) prepare(ctx context.Context, db *sqlx.DB) (err error) {
+	if s.ready.Load() {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ready.Load() {
+		return nil
+	}
+	s.arrive, err = db.PrepareContext(ctx, `
+		SELECT outcome, created_at, status, result, answered_attempt, processed_at
+		FROM idempotency.arrive($1, $2, $3, $4, $5, $6, $7, $8, $9)`)
+	if err != nil {
+		return fmt.Errorf("preparing idempotency.arrive: %w", err)
+	}
+	s.settle, err = db.PrepareContext(ctx, `SELECT idempotency.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`)
+	if err != nil {
+		return errors.Join(fmt.Errorf("preparing idempotency.settle: %w", err), s.arrive.Close())
+	}
+	s.ready.Store(true)
+	return nil
+}
+
+// proof is what the database has of a call.
+type proof struct {
+	Status      sql.NullString `db:"status"`
+	Result      []byte         `db:"result"`
+	Attempt     sql.NullInt32  `db:"attempt"`
+	ProcessedAt sql.NullTime   `db:"processed_at"`
+}
+
+// receipt is the proof as a receipt of the request's call.
+func (r Request) receipt(p proof) receipt.Receipt {
+	answer := receipt.Receipt{
+		CallID: r.CallID, BizID: r.BizID, Operation: r.Operation, IdempotencyKey: r.IdempotencyKey,
+		Status: receipt.Status(p.Status.String), Result: p.Result, Attempt: int(p.Attempt.Int32),
+	}
+	if p.ProcessedAt.Valid {
+		answer.ProcessedAt = p.ProcessedAt.Time.UTC()
+	}
+	return answer
+}
+
+// processing is the receipt of a call whose key is being executed.
+func (r Request) processing() receipt.Receipt {
+	return receipt.Receipt{
+		CallID: r.CallID, BizID: r.BizID, Operation: r.Operation, IdempotencyKey: r.IdempotencyKey,
+		Status: receipt.StatusProcessing, Attempt: r.Attempt,
+	}
+}
+
+// arrive asks what to do with the request.
+func (g *Guard) arrive(ctx context.Context, tx *sqlx.Tx, r Request) (answer, error) {
+	var (
+		outcome   string
+		createdAt sql.NullTime
+		p         proof
+	)
+	err := tx.StmtContext(ctx, g.prepared.arrive).QueryRowContext(ctx,
+		r.IdempotencyKey, r.BizID, r.Operation, r.CallID, r.Attempt, r.IssuedAt, r.Hash, g.rerunFailed, g.waitMS).
+		Scan(&outcome, &createdAt, &p.Status, &p.Result, &p.Attempt, &p.ProcessedAt)
+	switch {
+	case pq.As(err, pqerror.LockNotAvailable) != nil:
+		return answer{receipt: r.processing()}, ErrProcessing
+	case otherIntent(err):
+		return answer{}, ErrOtherPayload
+	case err != nil:
+		return answer{}, fmt.Errorf("idempotency.arrive: %w", err)
+	}
+	switch outcome {
+	case "EXECUTE":
+		return answer{executed: true, createdAt: createdAt.Time}, nil
+	case "REPEAT":
+		return answer{receipt: r.receipt(p)}, nil
+	case "PROCESSING": // and that is on record
+		return answer{receipt: r.processing()}, nil
+	case "OTHER_PAYLOAD":
+		return answer{}, ErrOtherPayload
+	case "EXPIRED":
+		return answer{}, ErrExpired
+	case "IN_FUTURE":
+		return answer{}, ErrIssuedInFuture
+	}
+	return answer{}, fmt.Errorf("idempotency.arrive says %q, which this version does not know", outcome)
+}
+
+// settle records how an execution ended that arrive gave to this transaction.
+func (g *Guard) settle(ctx context.Context, tx *sqlx.Tx, r Request, createdAt time.Time, end ending) (receipt.Receipt, error) {
+	end, err := end.checked(r)
+	if err != nil {
+		return receipt.Receipt{}, err
+	}
+	var at time.Time
+	err = tx.StmtContext(ctx, g.prepared.settle).QueryRowContext(ctx,
+		r.IdempotencyKey, r.BizID, r.Operation, r.CallID, r.Attempt, r.IssuedAt, r.Hash, createdAt, end.status, end.text(), g.remember).Scan(&at)
+	switch {
+	case noPartition(err):
+		return receipt.Receipt{}, errNoPartition
+	case otherIntent(err):
+		return receipt.Receipt{}, ErrOtherPayload
+	case err != nil:
+		return receipt.Receipt{}, fmt.Errorf("idempotency.settle: %w", err)
+	}
+	answer := r.processing()
+	answer.Status, answer.Result, answer.ProcessedAt = end.status, end.result, at.UTC()
+	return answer, nil
+}
+
+// checked trims the white space around the result, and refuses one that a receipt cannot carry to its reader. The result is tried in the
+// longest receipt it will ever stand in: later attempts, and calls with other ids, are answered with it as well.
+func (e ending) checked(r Request) (ending, error) {
+	if e.result == nil {
+		return e, nil
+	}
+	if e.result = bytes.Trim(e.result, " \t\r\n"); len(e.result) == 0 {
+		return ending{}, errors.New("the result of the business function is empty, which is no JSON; nil is no result")
+	}
+	longest := r.processing()
+	longest.CallID = strings.Repeat(`"`, maxCallID)
+	longest.Status, longest.Result, longest.Attempt = e.status, e.result, math.MaxInt32
+	longest.ProcessedAt = time.Date(9999, 12, 31, 23, 59, 59, 999_999_000, time.UTC)
+	if err := longest.Check(); err != nil {
+		return ending{}, fmt.Errorf("no receipt can carry the result of the business function: %w", err)
+	}
+	return e, nil
+}
+
+// text passes the result as text: lib/pq sends []byte as bytea when binary parameters are on.
+func (e ending) text() sql.NullString {
+	return sql.NullString{String: string(e.result), Valid: e.result != nil}
+}
+
+// reread finds out what became of a transaction whose COMMIT brought no answer. What is on record of the call is the answer, whoever put
+// it there; if nothing is, the COMMIT may still be on its way.
+func (g *Guard) reread(ctx context.Context, r Request, a answer, unknown error) (answer, error) {
+	var p proof
+	err := g.db.GetContext(ctx, &p, `
+		SELECT status, result, attempt, processed_at FROM idempotency.receipts
+		WHERE call_id = $1 AND (idempotency_key, biz_id, operation) = ($2, $3, $4) AND attempt >= $5`,
+		r.CallID, r.IdempotencyKey, r.BizID, r.Operation, r.Attempt)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return answer{}, unknown
+	case err != nil:
+		return answer{}, fmt.Errorf("%w, and reading again failed: %w", unknown, err)
+	}
+	found := r.receipt(p)
+	// Two arrivals of one attempt may both have begun the key; the instant tells whose COMMIT it was.
+	a.executed = a.executed && found.Status == a.receipt.Status && found.ProcessedAt.Equal(a.receipt.ProcessedAt)
+	a.receipt = found
+	return a, nil
+}
