@@ -282,7 +282,7 @@ func TestEveryLinkLeadsSomewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	link := regexp.MustCompile(`\]\(([^)#\s]*)(?:#([^)\s]+))?\)`)
-	for _, from := range append(documents, readme) {
+	for _, from := range append(documents, readme, "examples/README.md") {
 		for _, found := range link.FindAllStringSubmatch(fence.ReplaceAllString(text(t, from), ""), -1) {
 			if strings.Contains(found[1], "://") {
 				continue

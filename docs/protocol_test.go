@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/callreceipt/reconciler/receipt"
 	"github.com/callreceipt/reconciler/reconcile"
@@ -64,7 +67,7 @@ func wellFormed(t *testing.T, answer string, bizIDs ...string) {
 func TestEveryJSONExampleIsWhatGoesOverTheWire(t *testing.T) {
 	t.Parallel()
 	asked := []string{"ORD-8", "ORD-9"}
-	kinds := map[string]int{}
+	kinds, callQuestion := map[string]int{}, ""
 	for _, example := range append(blocks(t, protocol, "json"), block(t, readme, "json", `"receipts"`)) {
 		var members map[string]json.RawMessage
 		if err := json.Unmarshal([]byte(example), &members); err != nil {
@@ -81,6 +84,12 @@ func TestEveryJSONExampleIsWhatGoesOverTheWire(t *testing.T) {
 			if !slices.Equal(question.BizIDs, asked) {
 				t.Errorf("asks about %v", question.BizIDs)
 			}
+		case members["callIds"] != nil:
+			kinds["question about calls"]++
+			callQuestion = example
+		case members["receipts"] != nil && strings.Contains(example, `{"callId":"ORD-9-0001","status":"NOT_FOUND"}`):
+			kinds["answer about calls"]++
+			askedByCall(t, callQuestion, example)
 		case members["receipts"] != nil && strings.Contains(example, "ORD-8"):
 			kinds["answer"]++
 			wellFormed(t, example, asked...)
@@ -104,10 +113,31 @@ func TestEveryJSONExampleIsWhatGoesOverTheWire(t *testing.T) {
 			}
 		}
 	}
-	for _, kind := range []string{"question", "answer", "send", "answer to a send", "webhook"} {
+	for _, kind := range []string{"question", "question about calls", "answer", "answer about calls", "send", "answer to a send", "webhook"} {
 		if kinds[kind] == 0 {
 			t.Errorf("there is no example of a %s", kind)
 		}
+	}
+}
+
+// askedByCall has the client of callers ask, and compares its question with the example and what it reads with the answer.
+func askedByCall(t *testing.T, question, answer string) {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if body, _ := io.ReadAll(r.Body); string(body) != strings.TrimSpace(question) {
+			t.Errorf("a caller asks %s, and the example is %s", body, question)
+		}
+		io.WriteString(w, answer)
+	}))
+	defer server.Close()
+	client, err := receipt.NewClient(receipt.Config{URL: server.URL, Timeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	got, err := client.QueryCalls(t.Context(), []string{"ORD-8-0001", "ORD-9-0001"})
+	if err != nil || got.Of["ORD-8-0001"].Presence != receipt.Present || got.Of["ORD-9-0001"].Presence != receipt.Absent || got.Unasked != 0 {
+		t.Errorf("%+v, %v", got, err)
 	}
 }
 
