@@ -250,28 +250,6 @@ func TestAnotherPayloadUnderTheSameKeyIsRefused(t *testing.T) {
 	}
 }
 
-func TestACallIDBelongsToOneIntent(t *testing.T) {
-	t.Parallel()
-	db := testdb.New(t, migrations.Downstream)
-	send().settled(t, db, "SUCCESS", `1`)
-	send(intent("B2")).settled(t, db, "SUCCESS", `2`)
-	send(intent("B3")).settled(t, db, "PROCESSING", ``)
-	another := func(biz string) arrival { return send(intent(biz), of("B1-0001", 2)) }
-	for name, a := range map[string]arrival{"settled": another("B2"), "processing": another("B3")} {
-		_, err := a.arrive(db)
-		refused(t, name, err, "23505")
-		if e := pq.As(err); e != nil && e.Constraint != "call_of_one_intent" {
-			t.Errorf("%s: constraint %q", name, e.Constraint)
-		}
-	}
-	err := database.InTx(t.Context(), db, func(tx *sqlx.Tx) error {
-		s, err := another("B4").arrive(tx)
-		return errors.Join(err, another("B4").settle(tx, s.CreatedAt, "SUCCESS", `4`))
-	})
-	refused(t, "new", err, "23505")
-	send(intent("B4")).settled(t, db, "SUCCESS", `4`) // nothing is left of the refused one
-}
-
 func TestACallFromTheFutureIsTurnedAway(t *testing.T) {
 	t.Parallel()
 	db := testdb.New(t, migrations.Downstream)
@@ -346,23 +324,6 @@ func TestSettleTakesTheInstantBackAlsoFromALanguageThatKeepsMilliseconds(t *test
 	}
 }
 
-func TestSuccessIsFinal(t *testing.T) {
-	t.Parallel()
-	db := testdb.New(t, migrations.Downstream)
-	send().settled(t, db, "SUCCESS", `1`)
-	for _, statement := range []string{
-		`UPDATE idempotency.keys SET status = 'FAILED'`,
-		`UPDATE idempotency.keys SET result = '2'`,
-		`UPDATE idempotency.keys SET status = 'PROCESSING', completed_at = NULL`,
-		`UPDATE idempotency.receipts SET status = 'FAILED'`,
-		`UPDATE idempotency.receipts SET result = '2'`,
-		`UPDATE idempotency.receipts SET result = NULL`,
-	} {
-		_, err := db.Exec(statement)
-		refused(t, statement, err, "23000")
-	}
-}
-
 func TestBrokenValuesAreRefused(t *testing.T) {
 	t.Parallel()
 	db := testdb.New(t, migrations.Downstream)
@@ -391,9 +352,4 @@ func TestBrokenValuesAreRefused(t *testing.T) {
 		return errors.Join(err, send().settle(tx, s.CreatedAt, "DONE", `1`))
 	})
 	refused(t, "an unknown status", err, "23514")
-	// A relay from elsewhere brings receipts without keys.
-	for _, processed := range []string{"infinity", "-infinity", "1999-12-31 23:59:59+00", "10000-01-01 00:00+00", "0044-03-15 BC"} {
-		_, err := db.Exec(`SELECT idempotency.keep_receipt('c', 'b', 'o', 'k', 'SUCCESS', NULL, 1, $1)`, processed)
-		refused(t, "processed at "+processed, err, "23514")
-	}
 }

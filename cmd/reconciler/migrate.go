@@ -13,14 +13,15 @@ import (
 )
 
 func (a *app) migrateCommand() *cobra.Command {
+	whose := owner{word: "reconciler", set: migrations.Reconciler}
 	up := &cobra.Command{
 		Use:   "up",
 		Short: "Make or upgrade the tables; safe to run at any time and by several at once",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.onDatabase(cmd.Context(), a.open, func(db *sqlx.DB) error {
-				done, err := migrations.Reconciler.Up(cmd.Context(), db.DB)
-				return errors.Join(a.printSteps(done, "The schema is up to date."), err)
+				done, err := whose.set.Up(cmd.Context(), db.DB)
+				return errors.Join(a.printSteps(done, "Schema "+whose.set.Schema+" is up to date."), err)
 			})
 		},
 	}
@@ -30,7 +31,7 @@ func (a *app) migrateCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.onDatabase(cmd.Context(), a.open, func(db *sqlx.DB) error {
-				steps, err := migrations.Reconciler.Status(cmd.Context(), db.DB)
+				steps, err := whose.set.Status(cmd.Context(), db.DB)
 				if err != nil {
 					return err
 				}
@@ -38,13 +39,46 @@ func (a *app) migrateCommand() *cobra.Command {
 					return err
 				}
 				if slices.ContainsFunc(steps, func(s migrations.Step) bool { return !s.Applied }) {
-					return &exitError{code: exitProblems, err: errors.New("the schema is behind this binary; run 'reconciler migrate up'")}
+					return &exitError{code: exitProblems, err: fmt.Errorf("schema %s is behind this binary; run '%s'", whose.set.Schema, whose.up())}
 				}
 				return nil
 			})
 		},
 	}
-	return group("migrate", "Make, upgrade and check the tables", up, status)
+	c := group("migrate", "Make, upgrade and check the tables", up, status)
+	c.PersistentFlags().Var(&whose, "for", "the tables of `WHO`: reconciler, or downstream, a service that executes calls and has them in its own database")
+	_ = c.RegisterFlagCompletionFunc("for", cobra.FixedCompletions([]string{"reconciler", "downstream"}, cobra.ShellCompDirectiveNoFileComp))
+	return c
+}
+
+// owner is the value of --for: who works with the tables.
+type owner struct {
+	word string
+	set  migrations.Set
+}
+
+func (o *owner) String() string { return o.word }
+func (o *owner) Type() string   { return "word" }
+
+// Set takes one of the two words.
+func (o *owner) Set(word string) error {
+	switch word {
+	case "reconciler":
+		*o = owner{word, migrations.Reconciler}
+	case "downstream":
+		*o = owner{word, migrations.Downstream}
+	default:
+		return errors.New("must be reconciler or downstream")
+	}
+	return nil
+}
+
+// up is the command that makes the tables.
+func (o *owner) up() string {
+	if o.set == migrations.Reconciler {
+		return "reconciler migrate up"
+	}
+	return "reconciler migrate up --for " + o.word
 }
 
 func (a *app) printSteps(steps []migrations.Step, none string) error {
