@@ -199,7 +199,11 @@ func relay(t *testing.T, from, to *sqlx.DB, deleteThem bool) (delivered, refused
 func TestTheRelayOfTheGuideCarriesReceiptsOver(t *testing.T) {
 	t.Parallel()
 	from, to := newDownstream(t), testdb.New(t, migrations.Downstream)
+	if _, _, err := newCall("C-0", "ORD-0", 1, `{}`).serve(t, from, nil); err != nil { // before anybody thought of an outbox
+		t.Fatal(err)
+	}
 	from.MustExec(guide(t, outboxOn))
+	from.MustExec(guide(t, outboxFill))
 	for _, c := range []call{newCall("C-1", "ORD-1", 1, `{}`), newCall("C-1", "ORD-1", 2, `{}`), newCall("C-2", "ORD-2", 1, `{}`)} {
 		if _, _, err := c.serve(t, from, nil); err != nil {
 			t.Fatal(err)
@@ -208,8 +212,8 @@ func TestTheRelayOfTheGuideCarriesReceiptsOver(t *testing.T) {
 	// The other database knows C-2 as a call of another intent.
 	to.MustExec(guide(t, outboxKeep), "C-2", "ORD-9", "charge", "ORD-9:charge", "SUCCESS", `{}`, 1, "2026-05-01Z")
 	for round, want := range []struct{ delivered, refused []string }{
-		{[]string{"C-1", "C-1"}, []string{"C-2"}},
-		{[]string{"C-1", "C-1"}, nil}, // since the first round died before it deleted them
+		{[]string{"C-0", "C-1", "C-1"}, []string{"C-2"}},
+		{[]string{"C-0", "C-1", "C-1"}, nil}, // since the first round died before it deleted them
 		{nil, nil},
 	} {
 		delivered, refused := relay(t, from, to, round > 0)
@@ -217,8 +221,8 @@ func TestTheRelayOfTheGuideCarriesReceiptsOver(t *testing.T) {
 			t.Errorf("round %d: delivered %v, refused %v, want %v, %v", round, delivered, refused, want.delivered, want.refused)
 		}
 	}
-	want := []string{`C-1 ORD-1 ORD-1:charge SUCCESS {"ref" : "ch_1"} 2`, "ORD-2 not found"}
-	if diff := cmp.Diff(want, ask(t, to, false, "ORD-1", "ORD-2")); diff != "" {
+	want := []string{`C-0 ORD-0 ORD-0:charge SUCCESS {"ref" : "ch_1"} 1`, `C-1 ORD-1 ORD-1:charge SUCCESS {"ref" : "ch_2"} 2`, "ORD-2 not found"}
+	if diff := cmp.Diff(want, ask(t, to, false, "ORD-0", "ORD-1", "ORD-2")); diff != "" {
 		t.Error(diff)
 	}
 	if left := rows(t, from, `SELECT call_id || ' ' || refused FROM idempotency.receipt_outbox`); !slices.Equal(left, []string{"C-2 23505"}) {

@@ -34,6 +34,7 @@ const (
 	queryByBiz   = "'bizIds'"
 	queryByCall  = "'callIds'"
 	outboxOn     = "ENABLE TRIGGER"
+	outboxFill   = "INSERT INTO idempotency.receipt_outbox"
 	outboxRead   = "refused IS NULL"
 	outboxKeep   = "idempotency.keep_receipt("
 	outboxDelete = "DELETE FROM"
@@ -54,7 +55,7 @@ func TestNoStatementOfTheGuideIsLeftOut(t *testing.T) {
 	known := map[string]bool{}
 	for _, mark := range []string{
 		storeCallID, readVerdicts, ownTable, arrive, business, settle, readReceipt, savepoint, undo, complete, unfinished, queryByBiz, queryByCall,
-		outboxOn, outboxRead, outboxKeep, outboxDelete, outboxRefuse, partitions, raise, rights, otherRights,
+		outboxOn, outboxFill, outboxRead, outboxKeep, outboxDelete, outboxRefuse, partitions, raise, rights, otherRights,
 	} {
 		known[guide(t, mark)] = true
 	}

@@ -57,8 +57,7 @@ func (r *run) parkInOwn(ctx context.Context, s pending.Suspension) error {
 			_, err := pending.Suspend(ctx, tx, s)
 			return err
 		})
-		passing := database.Busy(err) || database.Unreachable(err) || errors.Is(err, database.ErrCommitUnknown)
-		if err == nil || !passing || try == parkTries || ctx.Err() != nil {
+		if err == nil || !passing(err) || try == parkTries || ctx.Err() != nil {
 			return err
 		}
 		timer := time.NewTimer(wait.NextBackOff())
@@ -68,6 +67,11 @@ func (r *run) parkInOwn(ctx context.Context, s pending.Suspension) error {
 		}
 		timer.Stop()
 	}
+}
+
+// passing tells whether the same transaction may succeed in a moment, or has succeeded already.
+func passing(err error) bool {
+	return database.Busy(err) || database.Unreachable(err) || errors.Is(err, database.ErrCommitUnknown)
 }
 
 // parkInTheirs parks in the caller's transaction. Whether to try again is the caller's to decide, who knows what else is in it.

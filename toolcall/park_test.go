@@ -2,7 +2,9 @@ package toolcall
 
 import (
 	"context"
+	"database/sql/driver"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jmoiron/sqlx"
+	"github.com/lib/pq"
 
 	"github.com/callreceipt/reconciler/internal/database"
 	"github.com/callreceipt/reconciler/internal/pgproxy"
@@ -232,6 +235,20 @@ func TestACommitWhoseOutcomeIsUnknownIsMadeAgainAndIsOneRow(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+func TestOnlyWhatMayPassIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	for _, err := range []error{fmt.Errorf("%w: the answer was no COMMIT", database.ErrCommitUnknown), driver.ErrBadConn, &pq.Error{Code: "40P01"}, &pq.Error{Code: "57P03"}} {
+		if !passing(err) {
+			t.Errorf("%v is final", err)
+		}
+	}
+	for _, err := range []error{pending.ErrOtherCall, &pq.Error{Code: "23514"}, &pq.Error{Code: "42P01"}, context.Canceled} {
+		if passing(err) {
+			t.Errorf("%v is tried again", err)
+		}
 	}
 }
 
