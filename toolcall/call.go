@@ -36,7 +36,9 @@ type Call struct {
 	IdempotencyKey string          // "" means BizID:Operation; at most 1,500 bytes
 	Request        json.RawMessage // the caller's own body: a JSON object of at most MaxRequest bytes
 	IssuedAt       time.Time       // when the call was first issued, in the years 2000 to 9999; zero means now
-	Sent           int             // sends that an earlier process may have made already: above 0 the receipt is asked for first
+	// Sent is above 0 when an earlier process may have sent the call and died: the receipt is asked for before anything is sent. 1 is
+	// right unless more sends are on record; a number too high makes a FAILED receipt look like that of an earlier send.
+	Sent int
 	// Transaction, if set, runs park in the caller's own transaction when (and only when) the call has to be parked, so that
 	// the caller's own writes commit with it. No transaction is open while anything is on the wire. It has 5 seconds, ctx says
 	// so, and must return an error unless the transaction was committed.

@@ -49,6 +49,9 @@ func (e *signalError) Error() string { return fmt.Sprintf("stopped by %s", e.sig
 // whatever went wrong is usage.
 func exitCode(ctx context.Context, err error, entered bool) int {
 	var stopped *signalError
+	if errors.Is(err, errDrained) {
+		return exitDone
+	}
 	if errors.As(context.Cause(ctx), &stopped) {
 		return exitSignal + int(stopped.sig)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/callreceipt/reconciler/config"
 	"github.com/callreceipt/reconciler/internal/database"
+	"github.com/callreceipt/reconciler/metrics"
 	"github.com/callreceipt/reconciler/migrations"
 )
 
@@ -31,6 +32,7 @@ type app struct {
 
 	entered bool // a command's own code was reached
 	log     *slog.Logger
+	metrics *metrics.Metrics // nil where nobody asks for them
 }
 
 // run is the whole program, for any arguments, streams and environment.
@@ -69,6 +71,7 @@ SUCCESS, FAILED, or retry with the original callId; what rules cannot decide goe
 		Example: `  reconciler demo                      see it work on a private PostgreSQL, in under a minute
   reconciler migrate up                make the tables
   reconciler run                       look at every due call once
+  reconciler serve                     do so on a schedule, as a daemon
   reconciler calls show ORD-0001       what is known about one call, and why`,
 		SilenceUsage: true, SilenceErrors: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.enter(cmd) },
@@ -86,7 +89,7 @@ SUCCESS, FAILED, or retry with the original callId; what rules cannot decide goe
 	flags.StringVar(&a.logFormat, "log-format", "text", "text or json")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "jsonl"}, cobra.ShellCompDirectiveNoFileComp))
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
-	root.AddCommand(a.runCommand(), a.migrateCommand(), a.callsCommand(), a.configCommand(), a.demoCommand(), a.versionCommand())
+	root.AddCommand(a.serveCommand(), a.healthcheckCommand(), a.runCommand(), a.migrateCommand(), a.callsCommand(), a.configCommand(), a.demoCommand(), a.versionCommand())
 	return root
 }
 
@@ -180,17 +183,22 @@ func (a *app) ready(ctx context.Context, c *config.Config) (*sqlx.DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	missing, err := migrations.Reconciler.Pending(ctx, db.DB)
-	if err == nil && len(missing) > 0 {
-		names := make([]string, len(missing))
-		for i, m := range missing {
-			names[i] = m.Name
-		}
-		err = usage(fmt.Errorf("the database schema is behind this binary (missing: %s); run 'reconciler migrate up'", strings.Join(names, ", ")))
-	}
-	if err != nil {
+	if err := schemaIsReady(ctx, db); err != nil {
 		_ = db.Close()
 		return nil, err
 	}
 	return db, nil
+}
+
+// schemaIsReady reports what the schema lacks that this binary needs.
+func schemaIsReady(ctx context.Context, db *sqlx.DB) error {
+	missing, err := migrations.Reconciler.Pending(ctx, db.DB)
+	if err != nil || len(missing) == 0 {
+		return err
+	}
+	names := make([]string, len(missing))
+	for i, m := range missing {
+		names[i] = m.Name
+	}
+	return usage(fmt.Errorf("the database schema is behind this binary (missing: %s); run 'reconciler migrate up'", strings.Join(names, ", ")))
 }

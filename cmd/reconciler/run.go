@@ -39,6 +39,7 @@ func (a *app) runCommand() *cobra.Command {
 	var tools []string
 	var limits reconcile.Limits
 	var timeout time.Duration
+	var out export
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Look at every due call once and give it its verdict",
@@ -52,21 +53,25 @@ It may be stopped at any time: SIGINT finishes the batches in hand, and after ki
 			if limits.Rows < 0 || timeout < 0 {
 				return usage(errors.New("--limit and --timeout must not be negative"))
 			}
+			if err := out.check(); err != nil {
+				return usage(err)
+			}
 			c, err := a.load()
 			if err != nil {
 				return err
 			}
-			return a.runTools(cmd.Context(), c, tools, limits, timeout)
+			return a.runTools(cmd.Context(), c, tools, limits, timeout, out)
 		},
 	}
 	cmd.Flags().StringArrayVar(&tools, "tool", nil, "only this `TOOL`; may be given more than once")
 	cmd.Flags().IntVar(&limits.Rows, "limit", 0, "stop after about `N` calls of each tool; 0 is no limit")
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "begin no new batch after `DURATION`; 0 is no limit")
+	out.flags(cmd)
 	cmd.Flags().BoolVarP(&limits.DryRun, "dry-run", "n", false, "ask and decide, and write nothing")
 	return cmd
 }
 
-func (a *app) runTools(ctx context.Context, c *config.Config, only []string, limits reconcile.Limits, timeout time.Duration) error {
+func (a *app) runTools(ctx context.Context, c *config.Config, only []string, limits reconcile.Limits, timeout time.Duration, out export) error {
 	names, err := chosen(c, only)
 	if err != nil {
 		return usage(err)
@@ -76,6 +81,7 @@ func (a *app) runTools(ctx context.Context, c *config.Config, only []string, lim
 		return err
 	}
 	defer func() { _ = db.Close() }()
+	defer out.begin(a, c)(ctx, db)
 	progress := newProgress(a, len(names))
 	w, err := a.wire(c, db, names, progress.update)
 	defer w.close()

@@ -12,6 +12,7 @@ import (
 	"github.com/callreceipt/reconciler/config"
 	"github.com/callreceipt/reconciler/internal/printable"
 	"github.com/callreceipt/reconciler/internal/task"
+	"github.com/callreceipt/reconciler/metrics"
 	"github.com/callreceipt/reconciler/receipt"
 	"github.com/callreceipt/reconciler/reconcile"
 )
@@ -53,6 +54,7 @@ type workers struct {
 	tools     []*reconcile.Reconciler
 	notifiers []*reconcile.Notifier
 	clients   []*receipt.Client
+	holder    string // of their leases
 }
 
 // close gives their connections back.
@@ -75,13 +77,13 @@ func (w *workers) connect(cfg receipt.Config) (*receipt.Client, error) {
 
 // wire turns the configuration of tools into workers; they are to be closed also after an error.
 func (a *app) wire(c *config.Config, db *sqlx.DB, names []string, progress func(reconcile.Summary)) (*workers, error) {
-	w := &workers{}
-	holder := task.NewHolder()
+	w := &workers{holder: task.NewHolder()}
 	for _, name := range names {
 		t := c.Tools[name]
 		cfg := reconcile.Config{
 			Tool: name, Policy: policyOf(t), BatchSize: t.Receipts.BatchSize, Concurrency: t.Receipts.Concurrency,
-			Retries: t.Receipts.Retries, Rate: t.Receipts.Rate, DB: db, Holder: holder, Log: a.log, Progress: progress,
+			Retries: t.Receipts.Retries, Rate: t.Receipts.Rate, DB: db, Holder: w.holder, Log: a.log, Progress: progress,
+			Metrics: a.metrics.Tool(name, reconcile.MeasuredAs(t.Notify.URL != "")), Runs: a.metrics.Run(metrics.TaskReconcile, name),
 			Notify: t.Notify.URL != "",
 		}
 		var err error
@@ -112,7 +114,8 @@ func (a *app) wire(c *config.Config, db *sqlx.DB, names []string, progress func(
 			continue
 		}
 		n, err := reconcile.NewNotifier(reconcile.NotifierConfig{
-			Tool: name, URL: string(t.Notify.URL), SecretFile: t.Notify.SecretFile, DB: db, Holder: holder, Log: a.log,
+			Tool: name, URL: string(t.Notify.URL), SecretFile: t.Notify.SecretFile, DB: db, Holder: w.holder, Log: a.log,
+			Metrics: cfg.Metrics, Runs: a.metrics.Run(metrics.TaskNotify, name),
 		})
 		if err != nil {
 			return w, err

@@ -30,7 +30,7 @@ var errPortTaken = errors.New("the port was taken meanwhile")
 func (s *Server) data() string    { return filepath.Join(s.dir, "data") }
 func (s *Server) logFile() string { return filepath.Join(s.dir, "server.log") }
 
-func (s *Server) launch(ctx context.Context, opt Options, port func() (int, error)) error {
+func (s *Server) launch(ctx context.Context, port func() (int, error)) error {
 	if err := os.Mkdir(s.dir, 0o700); err != nil {
 		return err
 	}
@@ -45,7 +45,7 @@ func (s *Server) launch(ctx context.Context, opt Options, port func() (int, erro
 		if s.port, err = port(); err != nil {
 			return err
 		}
-		if err = s.run(ctx, opt); !errors.Is(err, errPortTaken) {
+		if err = s.run(ctx); !errors.Is(err, errPortTaken) {
 			return err
 		}
 	}
@@ -92,8 +92,8 @@ func (s *Server) initdb(ctx context.Context) error {
 }
 
 // run starts postgres on s.port and waits until it accepts connections. On an error no process is left.
-func (s *Server) run(ctx context.Context, opt Options) error {
-	log := opt.Log
+func (s *Server) run(ctx context.Context) error {
+	log := s.options.Log
 	if log == nil {
 		f, err := os.Create(s.logFile())
 		if err != nil {
@@ -102,7 +102,7 @@ func (s *Server) run(ctx context.Context, opt Options) error {
 		defer f.Close() //nolint:errcheck // postgres has its own descriptor
 		log = f
 	}
-	cmd := s.command("postgres", serverArgs(s.data(), s.port, opt.Settings)...)
+	cmd := s.command("postgres", serverArgs(s.data(), s.port, s.options.Settings)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.WaitDelay = time.Second
 	cmd.SysProcAttr = s.account.attributes(syscall.SIGQUIT)

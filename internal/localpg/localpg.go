@@ -47,6 +47,7 @@ type Options struct {
 // Server is a running PostgreSQL that belongs to this process.
 type Server struct {
 	dir      string // everything of this server; data directory and log are in it
+	options  Options
 	account  account
 	bin      string // the folder of postgres and initdb
 	password string
@@ -88,6 +89,7 @@ func (l launcher) start(ctx context.Context, opt Options) (*Server, error) {
 	}
 	s := &Server{
 		dir:      filepath.Join(base, "reconciler-pg-"+randomHex(8)),
+		options:  opt,
 		account:  l.account,
 		bin:      bin,
 		password: randomHex(16),
@@ -98,7 +100,7 @@ func (l launcher) start(ctx context.Context, opt Options) (*Server, error) {
 	if s.watchdog, err = startWatchdog(s.dir); err != nil {
 		return nil, fmt.Errorf("starting the watchdog of a local PostgreSQL: %w", err)
 	}
-	if err := s.launch(ctx, opt, l.port); err != nil {
+	if err := s.launch(ctx, l.port); err != nil {
 		return nil, errors.Join(fmt.Errorf("starting a local PostgreSQL from %s: %w", bin, err), s.Stop())
 	}
 	return s, nil
