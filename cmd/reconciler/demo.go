@@ -19,16 +19,16 @@ func (a *app) demoCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "See it work on a private PostgreSQL, with calls that time out in every way",
-		Long: `Demo starts a private PostgreSQL, a downstream service with a ledger of its own, and an orchestrator. The orchestrator sends
-calls through a network that loses requests and answers, and parks those that time out. Calls of one tool are sent again by
-the reconciler itself, those of another by the orchestrator, to which they are handed off. Verdicts go to a webhook of the
+		Long: `Demo starts a private PostgreSQL, a downstream service that executes every intent once and keeps receipts, and an orchestrator.
+The orchestrator makes calls through a network that loses requests and answers. Mostly it finds out at once what became of a
+call; where the look-up of the receipt is lost as well, the call is parked. Parked calls of one tool are sent again by the
+reconciler itself, those of another by the orchestrator, to which they are handed off. Verdicts go to a webhook of the
 orchestrator that verifies their signatures, refuses some and drops the answer to others.
 
-When every call has its verdict, each verdict is compared with what the downstream executed and with what the webhook was
-told; the exit code is 1 unless they all agree. It needs no configuration, touches no database of yours, and leaves nothing
-behind.
+When every call has its end, each is compared with what the downstream has on record and with what the webhook was told; the
+exit code is 1 unless they all agree. It needs no configuration, touches no database of yours, and leaves nothing behind.
 
-The logs of the passes are shown when --log-level is given.`,
+The logs are shown when --log-level is given.`,
 		Example: `  reconciler demo
   reconciler demo --calls 10000 --seed 7
   reconciler demo -o json`,
@@ -44,7 +44,7 @@ The logs of the passes are shown when --log-level is given.`,
 			return a.runDemo(cmd.Context(), cfg)
 		},
 	}
-	cmd.Flags().IntVar(&calls, "calls", 2000, "send `N` calls")
+	cmd.Flags().IntVar(&calls, "calls", 2000, "make `N` calls")
 	cmd.Flags().Uint64Var(&seed, "seed", 1, "choose the faults by `S`; the same seed brings the same faults")
 	return cmd
 }
@@ -116,11 +116,11 @@ func (s *stages) update(stage demo.Stage, done, total int) {
 func (s *stages) text(stage demo.Stage, total int) string {
 	switch stage {
 	case demo.StageSending:
-		return fmt.Sprintf("sending %s %s (seed %d), parking what times out", thousands(s.calls), plural(s.calls, "call", "calls"), s.seed)
+		return fmt.Sprintf("making %s %s (seed %d), parking those whose outcome stays unknown", thousands(s.calls), plural(s.calls, "call", "calls"), s.seed)
 	case demo.StageSettling:
 		return fmt.Sprintf("settling %s parked %s from receipts", thousands(total), plural(total, "call", "calls"))
 	case demo.StageComparing:
-		return "comparing every verdict with the downstream's ledger"
+		return "comparing every outcome with the downstream's records"
 	}
 	return "starting a private PostgreSQL"
 }
@@ -135,8 +135,8 @@ func (s *stages) over() {
 func (a *app) printDemo(r demo.Result, cfg demo.Config) {
 	fmt.Fprintf(a.out, "%s %s through a network that loses requests and answers; %d tools, seed %d.\n", thousands(r.Calls),
 		plural(r.Calls, "call", "calls"), len(demo.Tools), cfg.Seed)
-	fmt.Fprintf(a.out, "%s timed out and %s parked. All of it took %s.\n\n", thousands(r.TimedOut), plural(r.TimedOut, "was", "were"),
-		time.Duration(r.DurationSeconds*float64(time.Second)).Round(100*time.Millisecond))
+	fmt.Fprintf(a.out, "%s brought no answer at first; %s of them %s parked. All of it took %s.\n\n", thousands(r.TimedOut), thousands(r.Suspended),
+		plural(r.Suspended, "was", "were"), time.Duration(r.DurationSeconds*float64(time.Second)).Round(100*time.Millisecond))
 	a.printWays(r)
 	fmt.Fprintln(a.out)
 	a.printNews(r)
@@ -155,12 +155,15 @@ Where to go next
 }
 
 func (a *app) printWays(r demo.Result) {
-	t := table{head: []string{"WHAT HAPPENED TO THE CALL", "CALLS", "SUCCESS", "FAILED", "MANUAL", "SENT AGAIN", "EFFECTS"}}
+	t := table{head: []string{"WHAT HAPPENED TO THE CALL", "CALLS", "AT ONCE", "PARKED", "SUCCESS", "FAILED", "MANUAL", "SENT AGAIN", "EFFECTS"}}
 	if r.Open > 0 {
 		t.head = append(t.head, "OPEN")
 	}
 	add := func(what string, row demo.Row) {
-		cells := []cell{words(what), number(row.Calls), number(row.Success), number(row.Failed), number(row.Manual), number(row.SentAgain), number(row.Effects)}
+		cells := []cell{
+			words(what), number(row.Calls), number(row.AtOnce), number(row.Parked), number(row.Success), number(row.Failed), number(row.Manual),
+			number(row.SentAgain), number(row.Effects),
+		}
 		if r.Open > 0 {
 			cells = append(cells, number(row.Open))
 		}
@@ -170,7 +173,8 @@ func (a *app) printWays(r demo.Result) {
 		add(row.Way.String(), row)
 	}
 	add("total", demo.Row{
-		Calls: r.Calls, Success: r.Success, Failed: r.Failed, Manual: r.Manual, Open: r.Open, SentAgain: r.Retried, Effects: r.Effects,
+		Calls: r.Calls, AtOnce: r.AtOnce, Parked: r.Suspended, Success: r.Success, Failed: r.Failed, Manual: r.Manual, Open: r.Open,
+		SentAgain: r.Retried, Effects: r.Effects,
 	})
 	t.print(a.out)
 }
@@ -185,8 +189,9 @@ func (a *app) printNews(r demo.Result) {
 	if n := r.Deliveries.Invalid; n > 0 {
 		signatures = thousands(n) + " more with an invalid signature"
 	}
+	line(r.Retried-r.Dispatched-r.HandedOff, "sent again at once by the caller", "toolcall: nothing had arrived")
 	line(r.Dispatched, "sent again by the reconciler", "mode dispatch, from the stored request")
-	line(r.Retried-r.Dispatched, "sent again by the orchestrator", "mode handoff, taken with pending.TakeRetries")
+	line(r.HandedOff, "sent again by the orchestrator", "mode handoff, taken with pending.TakeRetries")
 	line(r.Deliveries.Verdicts, plural(r.Deliveries.Verdicts, "verdict", "verdicts")+" taken by the webhook", signatures)
 	line(r.Deliveries.Repeats, plural(r.Deliveries.Repeats, "delivery", "deliveries")+" repeated", "after a refusal, or known by the webhook-id")
 	line(r.Awaited, plural(r.Awaited, "verdict", "verdicts")+" also awaited on the spot", "with pending.Await")
@@ -202,10 +207,10 @@ func (a *app) printChecks(r demo.Result) {
 		}
 		t.add(mark, cell{text: thousands(n), right: true}, words(what), cell{text: meaning, colour: dim})
 	}
-	check(r.Open, "open calls", "each has a verdict, or waits for a person with the reason")
+	check(r.Open, "open calls", "each that was parked has a verdict, or waits for a person with the reason")
 	check(r.DuplicateEffects, "duplicate effects", "no intent was executed twice, though calls were sent again")
-	check(r.WrongVerdicts, "wrong verdicts", "each is what the downstream executed, and what the webhook was told")
-	check(r.Lost, "lost calls", "each that was sent was answered or has a row")
+	check(r.WrongVerdicts, "wrong verdicts", "each is what the downstream has on record, and what the webhook was told")
+	check(r.Lost, "lost calls", "of each its caller knows the outcome, or it has a row")
 	t.print(a.out)
 }
 

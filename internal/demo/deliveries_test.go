@@ -34,7 +34,7 @@ func TestTheRunWaitsForAVerdictWhoseDeliveryIsPutOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
-	webhook, err := startReceiver(t.Context(), secret, nil)
+	webhook, err := startReceiver(secret, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestTheRunWaitsForAVerdictWhoseDeliveryIsPutOff(t *testing.T) {
 	}
 }
 
-func TestWhoWaitsOnTheSpotIsToldTheVerdictOrSentHome(t *testing.T) {
+func TestWhoWaitsAtOnceIsToldTheVerdictOrSentHome(t *testing.T) {
 	t.Parallel()
 	db := parked(t, "A", `status = 'MANUAL', reason = 'not_retryable'`)
 	settled := newWaits(t.Context(), db, 1)

@@ -1,21 +1,23 @@
-// Package demo shows the whole of it on one machine: a downstream that executes calls and keeps its own ledger, a network
-// that loses requests and answers, an orchestrator that parks what times out, and the reconciler's passes.
+// Package demo shows the whole of it on one machine: a downstream that executes every intent once and proves it (package
+// idempotency), a network that loses requests and answers, an orchestrator that finds out what became of its calls or parks them
+// (package toolcall), and the reconciler's passes.
 //
-//	orchestrator ────► network ────► downstream ──► ledger ──┐
-//	 │  ▲   ▲           (faults by seed) ▲                    │
-//	 │  │   │ webhook        ▲           │                    │
-//	 │  │   │ (signed)       │ retries   │ receipts           ├──► judge
-//	 │  │   └───────────── passes ───────┘                    │
-//	 │  │ retries handed off ▲                                │
-//	 ▼  │                    ▼                                │
-//	pending table ◄──────────┘                                │
-//	 └────────────────────────────────────────────────────────┘
+//	orchestrator ────► network ────► downstream ──► effects, keys, receipts ──┐
+//	 │  ▲   ▲  calls,    (faults by seed) ▲                                   │
+//	 │  │   │  look-ups      ▲            │                                   │
+//	 │  │   │ webhook        │ retries    │ receipts                          ├──► judge
+//	 │  │   └──────────── passes ─────────┘                                   │
+//	 │  │ retries handed off ▲                                                │
+//	 ▼  │                    ▼                                                │
+//	pending table ◄──────────┘                                                │
+//	 └────────────────────────────────────────────────────────────────────────┘
 //
-// One tool is sent again by the reconciler itself, another by the orchestrator, to which its retries are handed off. The
-// orchestrator's webhook verifies the signature of every verdict, refuses some and drops the answer to others.
+// One tool is sent again by the reconciler itself, another by the orchestrator, to which its retries are handed off; the third
+// must never be sent twice. The orchestrator's webhook verifies the signature of every verdict, refuses some and drops the answer
+// to others.
 //
 // Everything is real but the length of the waits: HTTP over TCP, PostgreSQL, and the packages that production runs. In the end
-// the judge compares every verdict with what the downstream executed and with what the webhook was told.
+// the judge compares every outcome with what the downstream has on record and with what the webhook was told.
 package demo
 
 import (
@@ -45,7 +47,7 @@ type Stage string
 const (
 	StageSending   Stage = "sending"   // calls, while passes run beside it
 	StageSettling  Stage = "settling"  // passes, until no call is open and no verdict undelivered
-	StageComparing Stage = "comparing" // verdicts with the downstream's ledger
+	StageComparing Stage = "comparing" // outcomes with the downstream's books
 )
 
 // Config is one run.
@@ -96,8 +98,11 @@ func run(ctx context.Context, cfg Config) (result Result, err error) {
 	if _, err := migrations.Reconciler.Up(ctx, ours.DB); err != nil {
 		return Result{}, err
 	}
+	if _, err := migrations.Downstream.Up(ctx, theirs.DB); err != nil {
+		return Result{}, err
+	}
 	plan := Plan(cfg.Seed, cfg.Calls)
-	down, err := startDownstream(ctx, theirs, plan)
+	down, err := newDownstream(ctx, theirs, plan, cfg.Log)
 	if err != nil {
 		return Result{}, err
 	}
@@ -107,14 +112,17 @@ func run(ctx context.Context, cfg Config) (result Result, err error) {
 		return Result{}, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
-	webhook, err := startReceiver(ctx, secret, plan)
+	webhook, err := startReceiver(secret, plan)
 	if err != nil {
 		return Result{}, err
 	}
 	defer func() { err = errors.Join(err, webhook.close(ctx)) }()
-	caller := newOrchestrator(ctx, ours, down.url, cfg.Calls, cfg.Clock)
+	caller, err := newOrchestrator(ctx, cfg, ours, down.url, plan)
+	if err != nil {
+		return Result{}, err
+	}
 	defer caller.close()
-	workers, err := newWorkers(ours, caller, reconcile.NotifierConfig{
+	workers, err := newWorkers(ours, down.url, caller, reconcile.NotifierConfig{
 		URL: webhook.url + "/verdicts", SecretFile: file, DB: ours, Holder: task.NewHolder(), Log: cfg.Log,
 	})
 	defer func() {
@@ -134,12 +142,12 @@ func run(ctx context.Context, cfg Config) (result Result, err error) {
 	if err != nil {
 		return Result{}, err
 	}
-	effects, err := down.ledger.effects(ctx)
+	books, err := readBooks(ctx, theirs)
 	if err != nil {
 		return Result{}, err
 	}
-	result = judge(outcomes, effects, webhook.deliveries())
-	if result.Example, err = example(ctx, ours, outcomes, effects); err != nil {
+	result = judge(outcomes, books, webhook.deliveries())
+	if result.Example, err = example(ctx, ours, outcomes, caller, books.Effects); err != nil {
 		return Result{}, err
 	}
 	result.DurationSeconds = cfg.Clock().Sub(began).Seconds()
@@ -151,7 +159,7 @@ func perform(ctx context.Context, cfg Config, plan [][]Call, down *downstream, c
 	group, ctx := errgroup.WithContext(ctx)
 	passesOver := make(chan struct{})
 	group.Go(func() error {
-		if err := play(ctx, cfg, plan, caller, workers); err != nil {
+		if err := play(ctx, cfg, plan, down, caller, workers); err != nil {
 			return err
 		}
 		if err := comeToRest(ctx, down, workers); err != nil {
@@ -167,15 +175,15 @@ func perform(ctx context.Context, cfg Config, plan [][]Call, down *downstream, c
 	return group.Wait()
 }
 
-// play sends everything while passes run beside it, as they do in production, and lets them go on until no call is open.
-func play(ctx context.Context, cfg Config, plan [][]Call, caller *orchestrator, workers []*worker) error {
+// play makes every call while passes run beside it, as they do in production, and lets them go on until no call is open.
+func play(ctx context.Context, cfg Config, plan [][]Call, down *downstream, caller *orchestrator, workers []*worker) error {
 	group, ctx := errgroup.WithContext(ctx)
 	allSent := make(chan struct{})
 	var settling atomic.Bool
 	group.Go(func() error {
 		var sent atomic.Int64
 		cfg.Progress(StageSending, 0, cfg.Calls)
-		err := caller.sendAll(ctx, plan, func(calls int) {
+		err := caller.callAll(ctx, plan, down.listen, func(calls int) {
 			cfg.Progress(StageSending, int(sent.Add(int64(calls))), cfg.Calls)
 		})
 		if err != nil {

@@ -2,33 +2,32 @@ package demo
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/callreceipt/reconciler/pending"
+	"github.com/callreceipt/reconciler/receipt"
 )
 
-// Effect is one row of the downstream's own ledger: something was executed.
-type Effect struct {
-	CallID         string    `db:"call_id"`
-	IdempotencyKey string    `db:"idempotency_key"`
-	Attempt        int       `db:"attempt"`
-	ExecutedAt     time.Time `db:"executed_at"`
-}
-
-// judge compares what the caller's side believes, and was told, with what the downstream executed. It knows what was done to
+// judge compares what the caller's side believes, and was told, with what the downstream has on record. It knows what was done to
 // every call, and trusts neither side.
-func judge(outcomes []Outcome, effects []Effect, told Deliveries) Result {
-	j := newJudgement(outcomes, effects)
-	j.result.Deliveries = told
+func judge(outcomes []Outcome, books Books, told Deliveries) Result {
+	j := &judgement{}
+	j.result.Calls, j.result.Effects, j.result.Deliveries = len(outcomes), len(books.Effects), told
+	j.open(outcomes, books)
 	if told.Invalid > 0 {
-		j.result.WrongVerdicts += told.Invalid
-		j.say("%d deliveries to the webhook bore no valid signature", told.Invalid)
+		j.wrong(told.Invalid, "%d deliveries to the webhook bore no valid signature", told.Invalid)
 	}
+	var doubts []string
 	for _, o := range outcomes {
 		j.count(o)
 		if problem := j.fault(o); problem != "" {
-			j.result.WrongVerdicts++
-			j.say("call %s of %s (%s): %s", o.Call.CallID, o.Call.Tool.Name, o.Call.Way, problem)
+			j.wrong(1, "%s: %s", o.Call, problem)
+		} else if doubt := o.doubt(); doubt != "" {
+			doubts = append(doubts, fmt.Sprintf("%s: %s", o.Call, doubt))
+		}
+	}
+	if len(doubts) > j.mostDoubts() {
+		for _, doubt := range doubts {
+			j.wrong(1, "%s", doubt)
 		}
 	}
 	j.result.Rows = j.rowsWithCalls()
@@ -36,36 +35,55 @@ func judge(outcomes []Outcome, effects []Effect, told Deliveries) Result {
 }
 
 type judgement struct {
-	result Result
-	rows   [ways]Row
-	byKey  map[string][]Effect
-	byCall map[string]int
+	result   Result
+	rows     [ways]Row
+	byKey    map[string][]Effect
+	byCall   map[string]int // effects
+	keys     map[string]Proof
+	receipts map[string]Proof // by callId
+	// plain calls are those to which nothing was to happen; some of them may have come, or been answered, late.
+	plain, late int
 }
 
-func newJudgement(outcomes []Outcome, effects []Effect) *judgement {
-	j := &judgement{byKey: map[string][]Effect{}, byCall: map[string]int{}}
-	for _, e := range effects {
-		j.byKey[e.IdempotencyKey] = append(j.byKey[e.IdempotencyKey], e)
-		j.byCall[e.CallID]++
-	}
-	j.result.Calls, j.result.Effects = len(outcomes), len(effects)
-	sent := make(map[string]string, len(outcomes))
+// mostDoubts is how many doubts are put down to a busy machine: a few, and of the parked calls the share of those plain calls that it
+// was too slow for.
+func (j *judgement) mostDoubts() int {
+	const few = 10
+	return few + j.result.Suspended*j.late/max(1, j.plain)
+}
+
+// open sorts the books, and finds what is wrong in them whatever the verdicts are.
+func (j *judgement) open(outcomes []Outcome, books Books) {
+	j.byKey, j.byCall = map[string][]Effect{}, map[string]int{}
+	j.keys, j.receipts = map[string]Proof{}, map[string]Proof{}
+	sent, intents := make(map[string]string, len(outcomes)), map[string]bool{}
 	for _, o := range outcomes {
 		sent[o.Call.CallID] = o.Call.Key()
+		intents[o.Call.Key()] = true
 	}
-	reported := map[string]bool{}
-	for _, e := range effects {
-		if n := len(j.byKey[e.IdempotencyKey]); n > 1 && !reported[e.IdempotencyKey] {
-			reported[e.IdempotencyKey] = true
-			j.result.DuplicateEffects++
-			j.say("intent %s was executed %d times", e.IdempotencyKey, n)
-		}
+	for _, e := range books.Effects {
+		j.byKey[e.IdempotencyKey] = append(j.byKey[e.IdempotencyKey], e)
+		j.byCall[e.CallID]++
 		if sent[e.CallID] != e.IdempotencyKey {
-			j.result.WrongVerdicts++
-			j.say("intent %s was executed as call %s, which nobody sent for it", e.IdempotencyKey, e.CallID)
+			j.wrong(1, "intent %s was executed as call %s, which nobody sent for it", e.IdempotencyKey, e.CallID)
+		}
+		if len(j.byKey[e.IdempotencyKey]) == 2 {
+			j.result.DuplicateEffects++
+			j.say("intent %s was executed more than once", e.IdempotencyKey)
 		}
 	}
-	return j
+	for _, k := range books.Keys {
+		if _, twice := j.keys[k.IdempotencyKey]; twice || !intents[k.IdempotencyKey] {
+			j.wrong(1, "the downstream remembers key %s twice, or nobody sent it", k.IdempotencyKey)
+		}
+		j.keys[k.IdempotencyKey] = k
+	}
+	for _, r := range books.Receipts {
+		if sent[r.CallID] == "" {
+			j.wrong(1, "the downstream has a receipt of call %s, which nobody sent", r.CallID)
+		}
+		j.receipts[r.CallID] = r
+	}
 }
 
 func (j *judgement) count(o Outcome) {
@@ -73,27 +91,40 @@ func (j *judgement) count(o Outcome) {
 	row.Way = o.way()
 	row.Calls++
 	row.Effects += j.byCall[o.Call.CallID]
+	row.SentAgain += o.sentAgain()
 	r := &j.result
-	if o.Answer == "" {
+	r.Retried += o.sentAgain()
+	if o.Call.Tool.Dispatched {
+		r.Dispatched += len(o.Resends)
+	} else {
+		r.HandedOff += len(o.Resends)
+	}
+	if o.TimedOut {
 		r.TimedOut++
 	}
-	if !o.Parked {
-		if o.Answer == "" {
-			r.Lost++
-			j.say("call %s of %s (%s): not answered, and not in the pending table", o.Call.CallID, o.Call.Tool.Name, o.Call.Way)
+	if o.Call.Way == Answered {
+		j.plain++
+		if o.TimedOut {
+			j.late++
 		}
-		return
-	}
-	r.Suspended++
-	r.Retried += o.Sends - 1
-	row.SentAgain += o.Sends - 1
-	if o.Call.Tool.Dispatched {
-		r.Dispatched += o.Sends - 1
 	}
 	if o.Awaited != "" {
 		r.Awaited++
 	}
-	switch o.Status {
+	status, atOnce := o.end()
+	if atOnce {
+		r.AtOnce++
+		row.AtOnce++
+		return
+	}
+	if !o.Parked {
+		r.Lost++
+		j.say("%s: its caller does not know what became of it, and it is not in the pending table", o.Call)
+		return
+	}
+	r.Suspended++
+	row.Parked++
+	switch status {
 	case pending.StatusSuccess:
 		r.Success++
 		row.Success++
@@ -106,52 +137,52 @@ func (j *judgement) count(o Outcome) {
 	case pending.StatusPending, pending.StatusRetry:
 		r.Open++
 		row.Open++
-		j.say("call %s of %s (%s): still %s (%s)", o.Call.CallID, o.Call.Tool.Name, o.Call.Way, o.Status, o.Reason)
+		j.say("%s: still %s (%s)", o.Call, o.Status, o.Reason)
 	}
 }
 
 // fault says what is wrong with the end of one call, or "". A call that is open or lost has no end and is counted as that.
 func (j *judgement) fault(o Outcome) string {
-	status := o.Status
-	if o.Answer != "" {
-		status = pending.Status(o.Answer)
-	}
+	status, atOnce := o.end()
 	effects := j.byKey[o.Call.Key()]
-	switch status {
-	case pending.StatusSuccess:
-		if len(effects) == 0 {
-			return "SUCCESS, and the downstream executed nothing"
+	switch {
+	case atOnce && o.Parked:
+		return fmt.Sprintf("its caller was told %s, and it was parked as well", status)
+	case status == "" || status == pending.StatusPending || status == pending.StatusRetry:
+		return "" // lost, or open
+	case status == pending.StatusSuccess && len(effects) == 0:
+		return "SUCCESS, and the downstream executed nothing"
+	case status != pending.StatusSuccess && len(effects) > 0:
+		return fmt.Sprintf("%s, and the downstream executed it", status)
+	}
+	for _, problem := range []string{
+		o.faultOfEnd(), o.faultOfSends(), o.faultOfNews(), j.faultOfBooks(o, receipt.Status(status)),
+	} {
+		if problem != "" {
+			return problem
 		}
-	case pending.StatusFailed, pending.StatusManual:
-		if len(effects) > 0 {
-			return fmt.Sprintf("%s, and the downstream executed it", status)
-		}
-	case pending.StatusPending, pending.StatusRetry:
-		return "" // open
-	default:
-		return "" // lost
 	}
-	if problem := o.faultOfEnd(status); problem != "" {
-		return problem
-	}
-	if problem := o.faultOfSends(); problem != "" {
-		return problem
-	}
-	return o.faultOfNews()
+	return ""
 }
 
-// faultOfEnd compares the end of a call with the one that what was done to it calls for. It says what is wrong, or "".
-func (o Outcome) faultOfEnd(status pending.Status) string {
+// faultOfEnd compares the end of a call with the one that what was done to it calls for. It says what is wrong, or "". A busy
+// machine may leave a call to the reconciler that its caller was to settle; the other way round only time helps.
+func (o Outcome) faultOfEnd() string {
 	want := o.want()
+	status, atOnce := o.end()
+	sends := o.Attempt
+	if o.Parked {
+		sends = o.Sends
+	}
 	switch {
 	case status != want.status:
 		return fmt.Sprintf("%s (%s), and it calls for %s", status, o.Reason, want.status)
-	case o.Answer != "":
-		return ""
-	case want.reason != "" && o.Reason != string(want.reason):
+	case atOnce && !want.atOnce && o.Call.Way != Processing:
+		return fmt.Sprintf("its caller was told %s, and could not know", status)
+	case o.Parked && want.reason != "" && o.Reason != string(want.reason):
 		return fmt.Sprintf("%s for the reason %s, and it calls for %s", status, o.Reason, want.reason)
-	case o.Sends < want.leastSends || o.Sends > want.mostSends:
-		return fmt.Sprintf("sent %d times, and it calls for %d to %d", o.Sends, want.leastSends, want.mostSends)
+	case sends < want.leastSends || sends > want.mostSends:
+		return fmt.Sprintf("sent %d times, and it calls for %d to %d", sends, want.leastSends, want.mostSends)
 	}
 	return ""
 }
@@ -168,6 +199,12 @@ func (j *judgement) rowsWithCalls() []Row {
 
 // maxProblems bounds how many faults are spelled out; all are counted.
 const maxProblems = 20
+
+// wrong counts what may never be as wrong verdicts, and says what it is.
+func (j *judgement) wrong(n int, format string, args ...any) {
+	j.result.WrongVerdicts += n
+	j.say(format, args...)
+}
 
 func (j *judgement) say(format string, args ...any) {
 	if len(j.result.Problems) < maxProblems {

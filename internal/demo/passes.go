@@ -12,30 +12,19 @@ import (
 	"github.com/callreceipt/reconciler/reconcile"
 )
 
-// A production schedule in miniature: what takes minutes there takes a second here.
 const (
-	passEvery   = 100 * time.Millisecond
-	settle      = time.Second // above callTimeout and delay together
-	firstCheck  = 100 * time.Millisecond
-	slowestLook = 500 * time.Millisecond
-	maxAttempts = 3
+	passEvery = 100 * time.Millisecond
 	// settleLimit is how long after the last send calls may stay open before they are reported as that.
 	settleLimit = 2 * time.Minute
 )
 
-func (t Tool) policy() reconcile.Policy {
-	return reconcile.Policy{
-		Retryable: t.Repeatable, Idempotent: t.Repeatable, NeedsReceipt: true, NeedsRequest: t.Dispatched, Settle: settle, NotFoundConfirmations: 2,
-		DedupWindow: time.Hour, MaxAttempts: maxAttempts, ManualAfter: time.Hour,
-		Backoff: reconcile.Backoff{Initial: firstCheck, Max: slowestLook},
-	}
-}
-
 // worker runs the passes over one tool, lets the orchestrator send again what they hand off, and delivers the verdicts.
 type worker struct {
 	tool         Tool
+	url          string // of the downstream
 	db           *sqlx.DB
 	reconciler   *reconcile.Reconciler
+	sender       *receipt.Client // to the downstream, for calls that are sent again
 	clients      []*receipt.Client
 	notifier     *reconcile.Notifier
 	orchestrator *orchestrator
@@ -43,10 +32,10 @@ type worker struct {
 }
 
 // newWorkers makes one worker for each tool. They are to be closed also after an error.
-func newWorkers(db *sqlx.DB, o *orchestrator, webhook reconcile.NotifierConfig) ([]*worker, error) {
+func newWorkers(db *sqlx.DB, url string, o *orchestrator, webhook reconcile.NotifierConfig) ([]*worker, error) {
 	var all []*worker
 	for _, tool := range Tools {
-		w := &worker{tool: tool, db: db, orchestrator: o}
+		w := &worker{tool: tool, url: url, db: db, orchestrator: o}
 		all = append(all, w)
 		if err := w.wire(webhook); err != nil {
 			return all, err
@@ -61,17 +50,18 @@ func (w *worker) wire(webhook reconcile.NotifierConfig) (err error) {
 		Tool: w.tool.Name, Policy: w.tool.policy(), Notify: true, BatchSize: 200, Concurrency: concurrency, Retries: 2, Rate: 200,
 		DB: w.db, Holder: webhook.Holder, Log: webhook.Log,
 	}
-	cfg.Source, err = w.connect(receipt.Config{URL: w.orchestrator.url + "/receipts/query", Timeout: 5 * time.Second, Concurrency: concurrency})
+	cfg.Source, err = w.connect(receipt.Config{URL: w.url + receiptsPath, Timeout: 5 * time.Second, Concurrency: concurrency})
+	if err != nil {
+		return err
+	}
+	w.sender, err = w.connect(receipt.Config{
+		URL: w.url + "/" + w.tool.Operation, Timeout: callTimeout, Concurrency: concurrency, FreshConnections: true,
+	})
 	if err != nil {
 		return err
 	}
 	if w.tool.Dispatched {
-		cfg.Sender, err = w.connect(receipt.Config{
-			URL: w.orchestrator.url + "/" + w.tool.Operation, Timeout: callTimeout, Concurrency: concurrency, FreshConnections: true,
-		})
-		if err != nil {
-			return err
-		}
+		cfg.Sender = w.sender
 	}
 	if w.reconciler, err = reconcile.New(cfg); err != nil {
 		return err
@@ -132,7 +122,7 @@ func (w *worker) pass(ctx context.Context) error {
 		return fmt.Errorf("a pass over %s: %w", w.tool.Name, err)
 	}
 	if !w.tool.Dispatched {
-		if err := w.orchestrator.resend(ctx, w.tool); err != nil {
+		if err := w.orchestrator.resend(ctx, w.tool, w.sender); err != nil {
 			return err
 		}
 	}

@@ -3,87 +3,8 @@ package demo
 import (
 	"fmt"
 	"math/rand/v2"
+	"time"
 )
-
-// Tool is one kind of call that the downstream offers.
-type Tool struct {
-	Name, Operation string
-	// Repeatable tools execute one idempotency key once, however often it arrives, so a call may be sent again.
-	Repeatable bool
-	// Dispatched tools are sent again by the reconciler itself; the others are handed off to the orchestrator.
-	Dispatched bool
-	fates      []share
-}
-
-// Tools are what an order needs, in this order.
-var Tools = []Tool{
-	{Name: "payment.charge", Operation: "charge", Repeatable: true, Dispatched: true, fates: repeatableFates},
-	{Name: "stock.reserve", Operation: "reserve", Repeatable: true, fates: repeatableFates},
-	{Name: "sms.send", Operation: "send", fates: []share{
-		{Answered, 70}, {AnswerLost, 9}, {NotRepeatable, 9}, {Processing, 4}, {Declined, 8},
-	}},
-}
-
-// resender is who sends a call again, as the ledger names it.
-func (t Tool) resender() string {
-	if t.Dispatched {
-		return "reconciler"
-	}
-	return "orchestrator"
-}
-
-var repeatableFates = []share{
-	{Answered, 57},
-	{AnswerLost, 9},
-	{NeverArrived, 11},
-	{Unreachable, 2},
-	{Late, 6},
-	{Overtaken, 2},
-	{Processing, 4},
-	{Declined, 5},
-	{ChangedID, 4},
-}
-
-// share is how many of a hundred calls go one way.
-type share struct {
-	way     Way
-	percent int
-}
-
-// Way is what becomes of a call.
-type Way int
-
-// The ways. All but Answered leave the caller without an answer.
-const (
-	Answered      Way = iota
-	AnswerLost        // executed; the connection broke or fell silent before the answer
-	NeverArrived      // lost on its way; sent again, it arrives
-	Unreachable       // lost on its way, and so is every retry
-	NotRepeatable     // lost on its way, and the tool may not be sent again
-	Late              // held up, and executed after the caller had given up
-	Overtaken         // held up until its own retry arrived
-	Processing        // executed long after the caller had given up; the receipt says PROCESSING until then
-	Declined          // not executed, and nobody heard that
-	ChangedID         // a second call of an intent that was executed already, under another callId
-	Busy              // not planned: the machine was too busy to bring the request, or the answer, in time
-	ways              // how many there are
-)
-
-var wayText = [ways]string{
-	Answered:      "answered in time",
-	AnswerLost:    "executed, but the answer was lost",
-	NeverArrived:  "never arrived",
-	Unreachable:   "never arrived, three times in a row",
-	NotRepeatable: "never arrived, must not be repeated",
-	Late:          "arrived after the caller gave up",
-	Overtaken:     "arrived together with its own retry",
-	Processing:    "still being processed when asked",
-	Declined:      "declined, but the answer was lost",
-	ChangedID:     "sent anew under a changed callId",
-	Busy:          "late or lost on a busy machine",
-}
-
-func (w Way) String() string { return wayText[w] }
 
 // Fault is what the network does to one request.
 type Fault int
@@ -103,8 +24,13 @@ const (
 const (
 	accountOrdinary = "ordinary"
 	accountDeclined = "test-declined"
+	accountBrief    = "test-brief"
 	accountSlow     = "test-slow"
 )
+
+// work is how long the downstream is at it. Brief is longer than a send waits, and shorter than a caller goes on asking; slow is
+// longer than that.
+var work = map[string]time.Duration{accountBrief: 550 * time.Millisecond, accountSlow: 1600 * time.Millisecond}
 
 // Call is one call of the plan.
 type Call struct {
@@ -114,6 +40,8 @@ type Call struct {
 	Tool    Tool
 	Way     Way
 	Account string
+	// LookUp is what becomes of each look-up of the receipt by its caller; the questions of the reconciler pass.
+	LookUp Fault
 	// Reception is that of the first news of the call at the orchestrator's webhook.
 	Reception Reception
 	// Awaited calls are those that, once parked, somebody at the orchestrator waits for on the spot.
@@ -125,6 +53,10 @@ type Call struct {
 // Key names the intent; two calls of one intent have the same.
 func (c Call) Key() string { return c.BizID + ":" + c.Tool.Operation }
 
+func (c Call) String() string {
+	return fmt.Sprintf("call %s of %s (%s)", c.CallID, c.Tool.Name, c.Way)
+}
+
 // Fault is what becomes of a send, counted from 1.
 func (c Call) Fault(attempt int) Fault {
 	if attempt < 1 || attempt > len(c.faults) {
@@ -133,11 +65,27 @@ func (c Call) Fault(attempt int) Fault {
 	return c.faults[attempt-1]
 }
 
+// parks tells that the plan leaves the caller no other way than to park the call.
+func (c Call) parks() bool {
+	switch c.Way {
+	case Unreachable, NotRepeatable, Processing:
+		return true
+	case Down:
+		return c.Tool.Repeatable // of the others it is known that they were not sent
+	case Answered, Refused, AnswerLost, NeverArrived, Late, Overtaken, Brief, Declined, ChangedID, Busy, ways:
+	}
+	return c.LookUp != Deliver
+}
+
+// mostOfOutage is how many calls of each kind are made at most while nobody listens: as many as can be made at once.
+const mostOfOutage = 50
+
 // Plan is the whole scenario: exactly n calls, grouped by intent. The calls of an intent are sent one after the other. The
 // same seed gives the same plan.
 func Plan(seed uint64, n int) [][]Call {
 	rng, news := rand.New(rand.NewPCG(seed, 0)), rand.New(rand.NewPCG(seed, 1))
 	var intents [][]Call
+	var planned [ways]int
 	index := 0
 	for order := 1; index < n; order++ {
 		bizID := fmt.Sprintf("ORD-%06d", order)
@@ -145,7 +93,7 @@ func Plan(seed uint64, n int) [][]Call {
 		call := func(tool Tool, way Way) Call {
 			sequence++
 			c := Call{Index: index, CallID: fmt.Sprintf("%s-%04d", bizID, sequence), BizID: bizID, Tool: tool, Way: way}
-			c.Account, c.faults = behaviour(rng, way)
+			c.behave(rng)
 			c.Reception, c.Awaited = reception(news), news.IntN(20) == 0
 			index++
 			return c
@@ -155,6 +103,9 @@ func Plan(seed uint64, n int) [][]Call {
 				break
 			}
 			way := draw(rng, tool.fates)
+			if planned[way]++; way.duringOutage() && planned[way] > mostOfOutage {
+				way = Answered
+			}
 			if way != ChangedID {
 				intents = append(intents, []Call{call(tool, way)})
 				continue
@@ -169,16 +120,6 @@ func Plan(seed uint64, n int) [][]Call {
 	return intents
 }
 
-func draw(rng *rand.Rand, fates []share) Way {
-	at := rng.IntN(100)
-	for _, s := range fates {
-		if at -= s.percent; at < 0 {
-			return s.way
-		}
-	}
-	return Answered
-}
-
 // reception is a fault for one verdict in eight.
 func reception(rng *rand.Rand) Reception {
 	switch rng.IntN(16) {
@@ -190,35 +131,43 @@ func reception(rng *rand.Rand) Reception {
 	return Take
 }
 
-// behaviour spells a way out: the account that the call names, and what the network does to each of its sends.
-func behaviour(rng *rand.Rand, way Way) (account string, faults []Fault) {
+// behave spells the way out: the account that the call names, and what the network does to its sends and to the look-ups of its
+// caller.
+func (c *Call) behave(rng *rand.Rand) {
 	lost := func() Fault { return []Fault{HangUp, Swallow}[rng.IntN(2)] }
 	unanswered := func() Fault { return []Fault{CutAnswer, SwallowAnswer}[rng.IntN(2)] }
-	switch way {
-	case AnswerLost, ChangedID:
-		return accountOrdinary, []Fault{unanswered()}
+	c.Account = accountOrdinary
+	if c.Way.mayBeCutOff() && rng.IntN(3) > 0 {
+		c.LookUp = lost()
+	}
+	switch c.Way {
+	case AnswerLost:
+		c.faults = []Fault{unanswered()}
 	case Declined:
-		return accountDeclined, []Fault{unanswered()}
+		c.Account, c.faults = accountDeclined, []Fault{unanswered()}
 	case NeverArrived:
-		faults = []Fault{lost()}
+		c.faults = []Fault{lost()}
 		if rng.IntN(3) == 0 {
-			faults = append(faults, unanswered()) // the retry times out as well
+			c.faults = append(c.faults, unanswered()) // the next one brings no answer either
 		}
-		return accountOrdinary, faults
 	case Unreachable:
 		for range maxAttempts {
-			faults = append(faults, lost())
+			c.faults = append(c.faults, lost())
 		}
-		return accountOrdinary, faults
 	case NotRepeatable:
-		return accountOrdinary, []Fault{lost()}
+		c.faults = []Fault{lost()}
 	case Late:
-		return accountOrdinary, []Fault{Delay}
+		c.faults = []Fault{Delay}
 	case Overtaken:
-		return accountOrdinary, []Fault{DelayUntilResent}
+		c.faults = []Fault{DelayUntilResent}
+	case Brief:
+		c.Account = accountBrief
 	case Processing:
-		return accountSlow, nil
-	case Answered, Busy, ways:
+		c.Account = accountSlow
+	case ChangedID:
+		if c.LookUp != Deliver {
+			c.faults = []Fault{lost()} // otherwise it would be answered with the result of the first
+		}
+	case Answered, Refused, Down, Busy, ways:
 	}
-	return accountOrdinary, nil
 }

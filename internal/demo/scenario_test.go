@@ -52,30 +52,48 @@ func TestEveryWayIsPlannedForAndTheSharesOfEachToolAreWhole(t *testing.T) {
 		}
 	}
 	for seed := range uint64(10) {
-		planned := map[Way]int{}
+		planned, parked, atOnce := map[Way]int{}, map[Way]int{}, map[Way]int{}
 		status := map[pending.Status]int{}
-		receptions, awaited := map[Reception]int{}, 0
+		receptions, awaited, suspended := map[Reception]int{}, 0, 0
 		for _, c := range slices.Concat(Plan(seed, 2000)...) {
 			planned[c.Way]++
-			if c.Way != Answered {
-				status[flawlessly(c).Status]++
-				receptions[c.Reception]++
-				if c.Awaited {
-					awaited++
-				}
+			if !c.parks() {
+				atOnce[c.Way]++
+				continue
+			}
+			suspended++
+			parked[c.Way]++
+			status[flawlessly(c).Status]++
+			receptions[c.Reception]++
+			if c.Awaited {
+				awaited++
 			}
 		}
 		for way := Answered; way < Busy; way++ {
 			if planned[way] == 0 {
 				t.Errorf("seed %d: no call of 2,000 goes the way %q", seed, way)
 			}
+			if way.mayBeCutOff() && (parked[way] == 0 || atOnce[way] == 0) {
+				t.Errorf("seed %d: %q is settled at once %d times and parked %d times", seed, way, atOnce[way], parked[way])
+			}
 		}
-		if suspended := 2000 - planned[Answered]; suspended <= 500 || len(status) != 3 {
-			t.Errorf("seed %d: %d calls time out, and are to end as %v", seed, suspended, status)
+		if atOnce[Down] == 0 || suspended <= 500 || len(status) != 3 {
+			t.Errorf("seed %d: %d calls are not to be sent, %d to be parked, and to end as %v", seed, atOnce[Down], suspended, status)
 		}
 		if len(receptions) != 3 || awaited == 0 {
 			t.Errorf("seed %d: %d calls are waited for, and the webhook receives them as %v", seed, awaited, receptions)
 		}
+	}
+}
+
+func TestNoMoreCallsAreMadeDuringTheOutageThanCanBeAtOnce(t *testing.T) {
+	t.Parallel()
+	planned := map[Way]int{}
+	for _, intent := range Plan(1, 20_000) {
+		planned[intent[0].Way]++
+	}
+	if planned[Refused] != mostOfOutage || planned[Down] != mostOfOutage {
+		t.Errorf("%d calls are to be refused at first, and %d for good", planned[Refused], planned[Down])
 	}
 }
 

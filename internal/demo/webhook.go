@@ -1,7 +1,6 @@
 package demo
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
@@ -48,7 +47,7 @@ type Deliveries struct {
 	Invalid  int // deliveries whose signature did not hold; none of them was believed
 }
 
-func startReceiver(ctx context.Context, secret string, plan [][]Call) (*receiver, error) {
+func startReceiver(secret string, plan [][]Call) (*receiver, error) {
 	webhook, err := standardwebhooks.NewWebhook(secret)
 	if err != nil {
 		return nil, fmt.Errorf("the webhook's secret: %w", err)
@@ -64,7 +63,7 @@ func startReceiver(ctx context.Context, secret string, plan [][]Call) (*receiver
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /verdicts", r.answer)
-	r.service, err = serve(ctx, "the orchestrator's webhook", mux)
+	r.service, err = serve("the orchestrator's webhook", mux)
 	return r, err
 }
 

@@ -58,7 +58,7 @@ func receiving(t *testing.T) (*receiver, string) {
 	if err := os.RemoveAll(folder); err != nil {
 		t.Fatal(err)
 	}
-	r, err := startReceiver(t.Context(), secret, [][]Call{
+	r, err := startReceiver(secret, [][]Call{
 		{{CallID: "A"}}, {{CallID: "B", Reception: Refuse}}, {{CallID: "C", Reception: TakeAndDrop}},
 	})
 	if err != nil {
