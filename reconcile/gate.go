@@ -98,6 +98,9 @@ func (g *gate) stateChanged(to gobreaker.State) {
 	g.changed = make(chan struct{})
 }
 
+// show tells the metrics the state of the breaker. A pass that ended under an earlier configuration may have told them its own.
+func (g *gate) show() { g.metrics.Breaker(breakerStates[g.breaker.State()]) }
+
 // change is closed at the breaker's next change of state.
 func (g *gate) change() <-chan struct{} {
 	g.mu.Lock()

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jmoiron/sqlx"
@@ -62,6 +63,8 @@ type Notifier struct {
 	cfg   NotifierConfig
 	store *pending.Store
 	http  *http.Client
+
+	givenUp atomic.Int64 // verdicts of which the log has said that they were given up
 }
 
 // NewNotifier checks the configuration of one webhook, its secrets included.
@@ -122,7 +125,7 @@ func (n *Notifier) RunOnce(ctx context.Context) (NotifySummary, error) {
 	if err != nil {
 		sum.Error = err.Error()
 	}
-	if sum.GivenUp > 0 {
+	if before := n.givenUp.Swap(int64(sum.GivenUp)); int64(sum.GivenUp) > before {
 		n.cfg.Log.Error("verdicts could not be delivered and were given up; set notify_at = now(), notify_attempts = 0 to go on", "tool", n.cfg.Tool, "calls", sum.GivenUp)
 	}
 	return sum, err

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/callreceipt/reconciler/internal/database"
 	"github.com/callreceipt/reconciler/internal/task"
 	"github.com/callreceipt/reconciler/metrics"
 	"github.com/callreceipt/reconciler/pending"
@@ -102,6 +103,7 @@ func (p *pass) recorded(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	p.gate.show()
 	p.cfg.Runs.LeaseHeld(true)
 	defer p.cfg.Runs.LeaseHeld(false)
 	ended := p.cfg.Runs.Begin()
@@ -113,7 +115,7 @@ func (p *pass) recorded(ctx context.Context) error {
 	counts, _ := json.Marshal(sum) // numbers and words always marshal
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 	defer cancel()
-	if failed := task.Finish(end, p.cfg.DB, id, sum.Outcome, counts, err); failed != nil {
+	if failed := task.Finish(end, p.cfg.DB, id, sum.Outcome, counts, err); failed != nil && !database.Unreachable(failed) {
 		p.cfg.Log.Warn("the end of the run is not on record", "tool", p.cfg.Tool, "error", failed)
 	}
 	return err

@@ -193,8 +193,6 @@ func (g *generation) countDatabase(err error) {
 // schedule tells the metrics of a run what the scheduler knows; the run itself tells the rest.
 type schedule struct{ runs *metrics.Run }
 
-func (s schedule) Began()                            {}
-func (s schedule) Ended(task.Outcome, time.Duration) {}
-func (s schedule) Skipped(reason daemon.SkipReason)  { s.runs.Skipped(metrics.SkipReason(reason)) }
-func (s schedule) Panicked()                         { s.runs.Panicked() }
-func (s schedule) Interval(d time.Duration)          { s.runs.Interval(d) }
+func (s schedule) Skipped(reason daemon.SkipReason) { s.runs.Skipped(metrics.SkipReason(reason)) }
+func (s schedule) Panicked()                        { s.runs.Panicked() }
+func (s schedule) Interval(d time.Duration)         { s.runs.Interval(d) }

@@ -40,14 +40,9 @@ type Job struct {
 
 // Watch is told what becomes of a job. Its methods must not block, and may be called by several goroutines.
 type Watch interface {
-	// Began says that Run is called. Exactly one Ended follows.
-	Began()
-	// Ended says that Run returned or panicked, and how long it took. With task.Skipped another replica has the lease:
-	// nothing was done, and the job stands by. That is no skipped tick; whether it becomes one, Skipped will tell.
-	Ended(outcome task.Outcome, took time.Duration)
 	// Skipped says that a tick came to nothing here.
 	Skipped(reason SkipReason)
-	// Panicked says that Run panicked. Its Ended comes with task.Failed.
+	// Panicked says that Run panicked.
 	Panicked()
 	// Interval is called once, at the start: the longest time between two ticks over the coming 400 days, or between the first
 	// two if they are further apart.
@@ -129,8 +124,6 @@ func (j Job) check() error {
 // unwatched is the Watch of a job that has none.
 type unwatched struct{}
 
-func (unwatched) Began()                            {}
-func (unwatched) Ended(task.Outcome, time.Duration) {}
-func (unwatched) Skipped(SkipReason)                {}
-func (unwatched) Panicked()                         {}
-func (unwatched) Interval(time.Duration)            {}
+func (unwatched) Skipped(SkipReason)     {}
+func (unwatched) Panicked()              {}
+func (unwatched) Interval(time.Duration) {}

@@ -120,13 +120,11 @@ func (e *entry) begin() {
 	e.began, e.told, e.folded = e.now(), false, false
 }
 
-// end marks the end of a run, and returns how long it took.
-func (e *entry) end() time.Duration {
+// end marks the end of a run.
+func (e *entry) end() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	took := e.now().Sub(e.began)
 	e.began = time.Time{}
-	return took
 }
 
 // ask marks whether it is still being asked if the job was overdue at the start.

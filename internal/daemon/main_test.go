@@ -70,10 +70,22 @@ func (w *watch) note(format string, args ...any) {
 	w.events = append(w.events, fmt.Sprintf("%s ", time.Since(w.zero).Round(time.Second))+fmt.Sprintf(format, args...))
 }
 
-func (w *watch) Began()                                         { w.note("began") }
-func (w *watch) Ended(outcome task.Outcome, took time.Duration) { w.note("%s after %s", outcome, took) }
-func (w *watch) Skipped(reason SkipReason)                      { w.note("skipped %s", reason) }
-func (w *watch) Panicked()                                      { w.note("panicked") }
+func (w *watch) Skipped(reason SkipReason) { w.note("skipped %s", reason) }
+func (w *watch) Panicked()                 { w.note("panicked") }
+
+// around notes when a run began and how it ended; one that found the lease held as skipped.
+func (w *watch) around(run func(context.Context) (task.Outcome, error)) func(context.Context) (task.Outcome, error) {
+	return func(ctx context.Context) (outcome task.Outcome, err error) {
+		w.note("began")
+		began, shown := time.Now(), task.Failed // as which a panic leaves it
+		defer func() { w.note("%s after %s", shown, time.Since(began)) }()
+		outcome, err = run(ctx)
+		if shown = outcome; errors.As(err, new(*task.HeldError)) {
+			shown = task.Skipped
+		}
+		return outcome, err
+	}
+}
 
 func (w *watch) Interval(d time.Duration) {
 	w.mu.Lock()
@@ -156,6 +168,11 @@ func justNow(context.Context) (*task.Run, error) { return ran(time.Now())(contex
 // serve runs a timetable in the background. The returned function ends it and waits.
 func serve(t testing.TB, cfg Config) (stop func()) {
 	t.Helper()
+	for i, job := range cfg.Jobs {
+		if w, ok := job.Watch.(*watch); ok {
+			cfg.Jobs[i].Run = w.around(job.Run)
+		}
+	}
 	s, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -160,3 +160,48 @@ func TestTheLeaseIsAskedForAgainWhenItWouldHaveExpired(t *testing.T) {
 		}
 	}
 }
+
+// A daily job whose run was cut short by the end of its replica would otherwise wait for the next day.
+func TestARunThatWasStoppedIsGoneOnWithByTheReplicaThatStoodBy(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		outcome task.Outcome
+		err     string
+		goesOn  int
+	}{
+		"stopped":          {task.Partial, "stopped by terminated", 1},
+		"failed":           {task.Failed, "panic", 1},
+		"some unanswered":  {task.Partial, "", 0},
+		"done to its end ": {task.Success, "", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w, began := newWatch(), time.Now()
+				last := func(context.Context) (*task.Run, error) {
+					if time.Since(began) < time.Hour+10*time.Second {
+						return ran(began)(t.Context())
+					}
+					at := began.Add(time.Hour + 10*time.Second)
+					r := &task.Run{ID: 2, StartedAt: began.Add(time.Hour), FinishedAt: &at, Outcome: c.outcome}
+					if c.err != "" {
+						r.Error = &c.err
+					}
+					return r, nil
+				}
+				serveFor(t, time.Hour+50*time.Second, Config{Jobs: []Job{{
+					Task: "archive", Subject: "T", Schedule: schedule(t, "@hourly", "UTC"), Last: last, Watch: w,
+					Run: func(context.Context) (task.Outcome, error) {
+						if left := time.Hour + 10*time.Second - time.Since(began); left > 0 {
+							return "", &task.HeldError{Name: "archive:T", ExpiresIn: left}
+						}
+						return task.Success, nil
+					},
+				}}})
+				if w.count("success") != c.goesOn {
+					t.Errorf("%q", w.all())
+				}
+			})
+		})
+	}
+}

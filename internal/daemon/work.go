@@ -76,6 +76,9 @@ func (e *entry) work(ctx context.Context) {
 			pause(ctx, standBy(held))
 		case unreachable(err):
 			e.databaseFailed(err)
+			if outcome == task.Partial {
+				failures = 0 // it was back, and the run came on
+			}
 			pause(ctx, backoff(failures))
 			failures++
 		case errors.Is(err, task.ErrLeaseLost): // the database was away for too long, or somebody else has it now
@@ -98,20 +101,16 @@ func (e *entry) work(ctx context.Context) {
 // attempt makes one run.
 func (e *entry) attempt(ctx context.Context) (outcome task.Outcome, err error) {
 	e.begin()
-	e.Watch.Began()
-	outcome = task.Failed // as which a panic leaves it
-	defer func() { e.Watch.Ended(outcome, e.end()) }()
-	outcome, err = e.Run(ctx)
-	if _, held := errors.AsType[*task.HeldError](err); held {
-		outcome = task.Skipped
-	}
-	return outcome, err
+	defer e.end()
+	return e.Run(ctx)
 }
 
-// doneSince reports that a run on record ended after the tick. When nobody can tell, the lease will.
+// doneSince reports that a run on record came to its own end after the tick. One that was stopped, or that failed, left something
+// undone. When nobody can tell, the lease will.
 func (e *entry) doneSince(ctx context.Context, tick time.Time) bool {
 	last, err := e.Last(ctx)
-	return err == nil && last != nil && last.FinishedAt != nil && last.FinishedAt.After(tick)
+	return err == nil && last != nil && last.FinishedAt != nil && last.FinishedAt.After(tick) &&
+		(last.Outcome == task.Success || last.Outcome == task.Partial && last.Error == nil)
 }
 
 // unreachable reports trouble with the connection to the database. A downstream that does not answer has the same errors of

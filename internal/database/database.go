@@ -86,10 +86,18 @@ func Refused(err error) (sqlstate string, ok bool) {
 		class == pqerror.ClassProgramLimitExceeded
 }
 
+// ErrReadOnly says that an administrator has taken writes away from everybody: default_transaction_read_only is on. The driver
+// opens transactions READ WRITE, which the server would let pass.
+var ErrReadOnly = errors.New("the database is read-only")
+
 // Unreachable reports that the server was not there, or went away in the middle: connection trouble, a shutdown,
-// a start-up, no free slot. The statement did not take effect unless it was a COMMIT. A caller whose own context ended
-// looks at that first: a dial that ran into its deadline looks like one that ran into connect_timeout.
+// a start-up, no free slot, or that it takes no writes, as a standby does not. The statement did not take effect unless it was a
+// COMMIT. A caller whose own context ended looks at that first: a dial that ran into its deadline looks like one that ran into
+// connect_timeout.
 func Unreachable(err error) bool {
+	if errors.Is(err, ErrReadOnly) || pq.As(err, pqerror.ReadOnlySQLTransaction) != nil {
+		return true
+	}
 	if e := pq.As(err); e != nil {
 		switch e.Code.Class() {
 		case pqerror.ClassConnectionException, pqerror.ClassOperatorIntervention, pqerror.ClassInsufficientResources:

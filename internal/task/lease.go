@@ -76,7 +76,11 @@ func (l *lease) hold(ctx context.Context, log *slog.Logger, work func(ctx contex
 		free, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.ttl/3)
 		defer cancel()
 		if err := l.release(free); err != nil {
-			log.Warn("lease not given back, it will expire", "lease", l.name, "error", err)
+			level := slog.LevelWarn
+			if database.Unreachable(err) { // of which whoever scheduled the work says enough
+				level = slog.LevelDebug
+			}
+			log.Log(free, level, "lease not given back, it will expire", "lease", l.name, "error", err)
 		}
 	}()
 	return work(held)
@@ -107,6 +111,7 @@ func (l *lease) tryAcquire(ctx context.Context) error {
 		err := tx.GetContext(ctx, &l.fence, `
 			INSERT INTO reconciler.leases AS l (name, holder, fence, expires_at, backend_pid, backend_start)
 			SELECT $1, $2, 1, clock_timestamp() + $3 * interval '1 second', `+mySession+`
+			WHERE NOT current_setting('default_transaction_read_only')::boolean
 			ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, fence = l.fence + 1, expires_at = excluded.expires_at,
 				backend_pid = excluded.backend_pid, backend_start = excluded.backend_start
 			WHERE l.expires_at <= clock_timestamp() OR NOT EXISTS (
@@ -118,9 +123,15 @@ func (l *lease) tryAcquire(ctx context.Context) error {
 		}
 		held := HeldError{Name: l.name}
 		var seconds float64
+		var readOnly bool
 		err = tx.QueryRowxContext(ctx, `
-			SELECT holder, extract(epoch FROM expires_at - clock_timestamp())::float8 FROM reconciler.leases WHERE name = $1`,
-			l.name).Scan(&held.Holder, &seconds)
+			SELECT coalesce(l.holder, ''), coalesce(extract(epoch FROM l.expires_at - clock_timestamp()), 0)::float8,
+				current_setting('default_transaction_read_only')::boolean
+			FROM (SELECT) one LEFT JOIN reconciler.leases l ON l.name = $1`,
+			l.name).Scan(&held.Holder, &seconds, &readOnly)
+		if err == nil && readOnly {
+			err = fmt.Errorf("%w: default_transaction_read_only is on", database.ErrReadOnly)
+		}
 		if err != nil {
 			return fmt.Errorf("asking who holds lease %s: %w", l.name, err)
 		}

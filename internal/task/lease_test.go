@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"log/slog"
 	"net/url"
 	"os"
 	"os/exec"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/callreceipt/reconciler/internal/database"
 	"github.com/callreceipt/reconciler/internal/eventually"
 	"github.com/callreceipt/reconciler/internal/testdb"
 )
@@ -377,5 +379,25 @@ func TestWithoutADatabaseNobodyWorks(t *testing.T) {
 	})
 	if _, held := errors.AsType[*HeldError](err); err == nil || held {
 		t.Errorf("%v", err)
+	}
+}
+
+// The driver opens transactions READ WRITE, so the server would let our writes pass; an administrator who takes writes away from
+// everybody, before a cut-over for example, means ours too.
+func TestADatabaseThatIsReadOnlyByDefaultIsNotWorkedOn(t *testing.T) {
+	t.Parallel()
+	dsn := testdb.URL(t)
+	testdb.Open(t, dsn).MustExec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$`)
+	db := testdb.Open(t, dsn)
+	err := Hold(t.Context(), db, slog.New(slog.DiscardHandler), "reconcile:charge", "a", func(context.Context) error {
+		t.Error("it was worked on")
+		return nil
+	})
+	if !errors.Is(err, database.ErrReadOnly) || !database.Unreachable(err) {
+		t.Errorf("got %v", err)
+	}
+	var leases int
+	if err := db.Get(&leases, `SELECT count(*) FROM reconciler.leases`); err != nil || leases != 0 {
+		t.Errorf("%d leases, %v", leases, err)
 	}
 }
