@@ -247,8 +247,8 @@ func TestTheOptionsOfTheGuideAreTaken(t *testing.T) {
 		}
 		c.attempt++
 	}
-	got := rows(t, db, `SELECT concat_ws(' ', status, attempt, expires_at = created_at + interval '720 hours') FROM idempotency.keys`)
-	if diff := cmp.Diff([]string{"SUCCESS 2 t"}, got); diff != "" {
+	got := rows(t, db, `SELECT concat_ws(' ', status, attempt, expires_at = created_at + interval '720 hours') FROM idempotency.keys ORDER BY created_at`)
+	if diff := cmp.Diff([]string{"FAILED 1 t", "SUCCESS 2 t"}, got); diff != "" {
 		t.Error(diff)
 	}
 }

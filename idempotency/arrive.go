@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"math"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jmoiron/sqlx"
@@ -29,34 +27,36 @@ func (r readCommitted) BeginTxx(ctx context.Context, _ *sql.TxOptions) (*sqlx.Tx
 
 // statements are what every execution needs. Without them lib/pq prepares each anew for every use, which is a round trip more and costs
 // the server as much as the work itself.
-type statements struct {
-	ready          atomic.Bool
-	mu             sync.Mutex
-	arrive, settle *sql.Stmt
-}
+type statements struct{ arrive, settle *sql.Stmt }
 
 // prepare is called before a transaction is opened: with one open, it could wait for the very connection that the transaction holds.
-func (s *statements) prepare(ctx context.Context, db *sqlx.DB) (err error) {
-	if s.ready.Load() {
+// Of several at once each prepares for itself and one is kept: who waited for another would outlast his own context.
+func (g *Guard) prepare(ctx context.Context) error {
+	if g.prepared.Load() != nil {
 		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ready.Load() {
-		return nil
+	s, err := newStatements(ctx, g.db)
+	if err != nil || g.prepared.CompareAndSwap(nil, s) {
+		return err
 	}
+	_, _ = s.arrive.Close(), s.settle.Close() // at the latest they end with their connection
+	return nil
+}
+
+func newStatements(ctx context.Context, db *sqlx.DB) (s *statements, err error) {
+	s = &statements{}
+	// A function in FROM would cost the server a tuple store; OFFSET keeps it from being called for each column.
 	s.arrive, err = db.PrepareContext(ctx, `
-		SELECT outcome, created_at, status, result, answered_attempt, processed_at
-		FROM idempotency.arrive($1, $2, $3, $4, $5, $6, $7, $8, $9)`)
+		SELECT (a).outcome, (a).created_at, (a).status, (a).result, (a).answered_attempt, (a).processed_at
+		FROM (SELECT idempotency.arrive($1, $2, $3, $4, $5, $6, $7, $8, $9) AS a OFFSET 0) AS arrival`)
 	if err != nil {
-		return fmt.Errorf("preparing idempotency.arrive: %w", err)
+		return nil, fmt.Errorf("preparing idempotency.arrive: %w", err)
 	}
 	s.settle, err = db.PrepareContext(ctx, `SELECT idempotency.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`)
 	if err != nil {
-		return errors.Join(fmt.Errorf("preparing idempotency.settle: %w", err), s.arrive.Close())
+		return nil, errors.Join(fmt.Errorf("preparing idempotency.settle: %w", err), s.arrive.Close())
 	}
-	s.ready.Store(true)
-	return nil
+	return s, nil
 }
 
 // proof is what the database has of a call.
@@ -94,7 +94,7 @@ func (g *Guard) arrive(ctx context.Context, tx *sqlx.Tx, r Request) (answer, err
 		createdAt sql.NullTime
 		p         proof
 	)
-	err := tx.StmtContext(ctx, g.prepared.arrive).QueryRowContext(ctx,
+	err := tx.StmtContext(ctx, g.prepared.Load().arrive).QueryRowContext(ctx, //nolint:sqlclosecheck // it ends with the transaction
 		r.IdempotencyKey, r.BizID, r.Operation, r.CallID, r.Attempt, r.IssuedAt, r.Hash, g.rerunFailed, g.waitMS).
 		Scan(&outcome, &createdAt, &p.Status, &p.Result, &p.Attempt, &p.ProcessedAt)
 	switch {
@@ -129,7 +129,7 @@ func (g *Guard) settle(ctx context.Context, tx *sqlx.Tx, r Request, createdAt ti
 		return receipt.Receipt{}, err
 	}
 	var at time.Time
-	err = tx.StmtContext(ctx, g.prepared.settle).QueryRowContext(ctx,
+	err = tx.StmtContext(ctx, g.prepared.Load().settle).QueryRowContext(ctx, //nolint:sqlclosecheck // it ends with the transaction
 		r.IdempotencyKey, r.BizID, r.Operation, r.CallID, r.Attempt, r.IssuedAt, r.Hash, createdAt, end.status, end.text(), g.remember).Scan(&at)
 	switch {
 	case noPartition(err):
@@ -144,8 +144,8 @@ func (g *Guard) settle(ctx context.Context, tx *sqlx.Tx, r Request, createdAt ti
 	return answer, nil
 }
 
-// checked trims the white space around the result, and refuses one that a receipt cannot carry to its reader. The result is tried in the
-// longest receipt it will ever stand in: later attempts, and calls with other ids, are answered with it as well.
+// checked trims the white space around the result, and refuses one that a receipt cannot carry to its reader. It is tried in the longest
+// receipt that it will stand in: later attempts, and calls with other ids, are answered with it as well.
 func (e ending) checked(r Request) (ending, error) {
 	if e.result == nil {
 		return e, nil
@@ -154,9 +154,11 @@ func (e ending) checked(r Request) (ending, error) {
 		return ending{}, errors.New("the result of the business function is empty, which is no JSON; nil is no result")
 	}
 	longest := r.processing()
-	longest.CallID = strings.Repeat(`"`, maxCallID)
 	longest.Status, longest.Result, longest.Attempt = e.status, e.result, math.MaxInt32
 	longest.ProcessedAt = time.Date(9999, 12, 31, 23, 59, 59, 999_999_000, time.UTC)
+	if len(e.result) > 128<<10 { // a small one has room for any id
+		longest.CallID = strings.Repeat(`"`, maxCallID)
+	}
 	if err := longest.Check(); err != nil {
 		return ending{}, fmt.Errorf("no receipt can carry the result of the business function: %w", err)
 	}

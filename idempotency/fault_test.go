@@ -66,8 +66,8 @@ func TestAnAbortedHandlerIsNotHeldUpAndLeavesNothing(t *testing.T) {
 	s := open(t)
 	func() {
 		defer func() {
-			if p := recover(); p != http.ErrAbortHandler {
-				t.Errorf("recovered %v", p)
+			if err, _ := recover().(error); !errors.Is(err, http.ErrAbortHandler) {
+				t.Errorf("recovered %v", err)
 			}
 		}()
 		_, _ = s.Do(t.Context(), call(), then(func() error { panic(http.ErrAbortHandler) }))

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/jmoiron/sqlx"
@@ -47,7 +48,7 @@ type Guard struct {
 	waitMS      int64
 	remember    string // an interval of PostgreSQL
 	log         *slog.Logger
-	prepared    statements
+	prepared    atomic.Pointer[statements] // nil until the first arrival
 }
 
 // New checks cfg and names the value that is wrong. It connects to nothing.
@@ -163,7 +164,7 @@ func (g *Guard) answer(ctx context.Context, r Request, work func(tx *sqlx.Tx) (e
 // transaction is one try.
 func (g *Guard) transaction(ctx context.Context, r Request, work func(tx *sqlx.Tx) (ending, error)) (answer, error) {
 	var a answer
-	if err := g.prepared.prepare(ctx, g.db); err != nil {
+	if err := g.prepare(ctx); err != nil {
 		return a, err
 	}
 	err := database.InTx(ctx, readCommitted{g.db}, func(tx *sqlx.Tx) (err error) {

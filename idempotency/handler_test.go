@@ -69,23 +69,28 @@ type answered struct {
 
 func (c *counter) post(t testing.TB, body string, header ...string) answered {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, c.url, strings.NewReader(body))
+	got, err := c.send(t.Context(), http.MethodPost, body, header...)
 	if err != nil {
 		t.Fatal(err)
+	}
+	return got
+}
+
+func (c *counter) send(ctx context.Context, method, body string, header ...string) (answered, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.url, strings.NewReader(body))
+	if err != nil {
+		return answered{}, err
 	}
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Add(header[i], header[i+1])
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		t.Fatal(err)
+		return answered{}, err
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return answered{resp.StatusCode, resp.Header, string(text)}
+	return answered{resp.StatusCode, resp.Header, string(text)}, err
 }
 
 func TestACallOverHTTPIsExecutedOnceAndAnsweredWithTheSameBytes(t *testing.T) {
@@ -162,11 +167,11 @@ func TestEveryOutcomeHasItsStatus(t *testing.T) {
 	if said := c.said.String(); !strings.Contains(said, "[call=B-broken-0001][biz=B-broken][try=1]") || !strings.Contains(said, "the secret is") || strings.Count(said, "level=ERROR") != 2 {
 		t.Errorf("the log: %s", said)
 	}
-	if resp, err := http.Get(c.url); err != nil || resp.StatusCode != 405 || resp.Header.Get("Allow") != "POST" {
-		t.Errorf("GET: %+v, %v", resp, err)
+	if got, err := c.send(t.Context(), http.MethodGet, ""); err != nil || got.status != 405 || got.header.Get("Allow") != "POST" {
+		t.Errorf("GET: %+v, %v", got, err)
 	}
-	if resp, err := http.Post(c.url, "application/json", strings.NewReader(other("abort"))); err == nil {
-		t.Errorf("an aborted answer came: %+v", resp)
+	if got, err := c.send(t.Context(), http.MethodPost, other("abort")); err == nil {
+		t.Errorf("an aborted answer came: %+v", got)
 	}
 	if c.effects(t) != 1 {
 		t.Errorf("%d effects", c.effects(t))
@@ -207,16 +212,9 @@ func TestACallIsExecutedToItsEndThoughItsCallerHasGone(t *testing.T) {
 		return charge(`1`)(ctx, tx)
 	})
 	ctx, cancel := context.WithCancel(t.Context())
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, strings.NewReader(body("B1-0001", 1, ``)))
-	if err != nil {
-		t.Fatal(err)
-	}
 	went := make(chan error, 1)
 	go func() {
-		resp, err := http.DefaultClient.Do(req)
-		if err == nil {
-			err = errors.Join(resp.Body.Close(), errors.New("it was answered"))
-		}
+		_, err := c.send(ctx, http.MethodPost, body("B1-0001", 1, ``))
 		went <- err
 	}()
 	eventually.True(t, "the call is being executed", func() bool {

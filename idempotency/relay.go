@@ -173,7 +173,7 @@ func (r *Relay) keep(ctx context.Context, rows []news) error {
 		keys, statuses, instants = append(keys, n.IdempotencyKey), append(statuses, n.Status), append(instants, n.ProcessedAt)
 		results, attempts = append(results, n.Result), append(attempts, n.Attempt)
 	}
-	return database.InTx(ctx, r.To, func(tx *sqlx.Tx) error {
+	return database.InTx(ctx, readCommitted{r.To}, func(tx *sqlx.Tx) error {
 		_, err := tx.ExecContext(ctx, `
 			SELECT idempotency.keep_receipt(call_id, biz_id, operation, idempotency_key, status, result::json, attempt, processed_at::timestamptz)
 			FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::int[], $8::text[])
@@ -190,7 +190,7 @@ func (r *Relay) clear(ctx context.Context, d delivery) error {
 	for _, f := range d.refused {
 		marked, reasons = append(marked, f.ID), append(reasons, printable.Text(f.why.Error()))
 	}
-	err := database.InTx(ctx, r.From, func(tx *sqlx.Tx) error {
+	err := database.InTx(ctx, readCommitted{r.From}, func(tx *sqlx.Tx) error {
 		_, err := tx.ExecContext(ctx, `DELETE FROM idempotency.receipt_outbox WHERE id = ANY($1)`, pq.Int64Array(d.kept))
 		if err != nil || len(marked) == 0 {
 			return err

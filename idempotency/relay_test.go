@@ -192,6 +192,23 @@ func TestTwoRelaysAtOnceDoEachOtherNoHarm(t *testing.T) {
 	r.arrived(t)
 }
 
+// At the stricter levels two relays would refuse each other again and again.
+func TestARelayWorksReadCommittedWhateverTheDefaultIs(t *testing.T) {
+	t.Parallel()
+	r := newRoad(t)
+	for db, row := range map[*sqlx.DB]string{r.From: "receipt_outbox", r.To: "receipts"} {
+		db.MustExec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = serializable', current_database()); END $$`)
+		db.MustExec(`CREATE FUNCTION level() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			IF current_setting('transaction_isolation') <> 'read committed' THEN RAISE '%', current_setting('transaction_isolation'); END IF; RETURN NULL; END $$`)
+		db.MustExec(`CREATE TRIGGER level AFTER INSERT OR DELETE ON idempotency.` + row + ` FOR EACH STATEMENT EXECUTE FUNCTION level()`)
+	}
+	r.execute(1, 2)
+	r.From.SetMaxIdleConns(0) // the next connection is a new one
+	r.To.SetMaxIdleConns(0)
+	r.run(t, 2)
+	r.arrived(t)
+}
+
 func TestWhileOneDatabaseIsAtWorkNothingIsHeldInTheOther(t *testing.T) {
 	t.Parallel()
 	for name, blocked := range map[string]func(r *road) (atWork, idle *sqlx.DB, lock string){

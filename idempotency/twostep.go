@@ -94,12 +94,11 @@ func (g *Guard) end(ctx context.Context, c Claim, end ending) (receipt.Receipt, 
 // side of the effect knows. olderThan must exceed the longest time that an effect can take.
 func (g *Guard) Unfinished(ctx context.Context, olderThan time.Duration, limit int) ([]Claim, error) {
 	var claims []Claim
-	// A key that is executed anew keeps its created_at; the receipt of the call knows when that began.
 	err := g.db.SelectContext(ctx, &claims, `
-		SELECT k.idempotency_key, k.biz_id, k.operation, k.call_id, k.attempt, k.issued_at, k.created_at
-		FROM idempotency.keys k LEFT JOIN idempotency.receipts r ON r.call_id = k.call_id
-		WHERE k.status = 'PROCESSING' AND greatest(k.created_at, r.processed_at) < clock_timestamp() - $1 * interval '1 microsecond'
-		ORDER BY greatest(k.created_at, r.processed_at), k.idempotency_key LIMIT $2`, olderThan.Microseconds(), limit)
+		SELECT idempotency_key, biz_id, operation, call_id, attempt, issued_at, created_at
+		FROM idempotency.keys
+		WHERE status = 'PROCESSING' AND created_at < clock_timestamp() - $1 * interval '1 microsecond'
+		ORDER BY created_at, idempotency_key LIMIT $2`, olderThan.Microseconds(), limit)
 	if err != nil {
 		return nil, fmt.Errorf("looking for unfinished claims: %w", cut(ctx, err))
 	}

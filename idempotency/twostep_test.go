@@ -160,7 +160,7 @@ func TestOnlyOldClaimsAreUnfinishedAndTheOldestComeFirst(t *testing.T) {
 	}
 }
 
-// A key that failed long ago and is being executed anew is as old as its first arrival; who begins it now is not dead.
+// A key that failed long ago and is being executed anew is as old as this execution; who begins it now is not dead.
 func TestAClaimThatWasBegunAnewIsAsOldAsItsBeginning(t *testing.T) {
 	t.Parallel()
 	s := open(t, rerunFailed)

@@ -153,7 +153,7 @@ type LastRun struct {
 }
 
 // Seed takes the ends of runs from the table of runs, so that a restart does not lose them and a run of another process counts.
-// It is called again and again. A timestamp only ever goes forward, and runs that nobody announced are left out.
+// It is called again and again. A timestamp only goes forward, and runs that nobody announced are left out.
 func (m *Metrics) Seed(runs []LastRun) {
 	if m == nil {
 		return
@@ -169,16 +169,21 @@ func (m *Metrics) Seed(runs []LastRun) {
 }
 
 func (r *Run) succeededAt(at time.Time) {
-	forward(&r.success, at, r.m.lastSuccess.WithLabelValues(r.labels()...))
+	r.forward(&r.success, at, r.m.lastSuccess.WithLabelValues(r.labels()...))
 }
 
 func (r *Run) completedAt(at time.Time) {
-	forward(&r.completion, at, r.m.lastCompletion.WithLabelValues(r.labels()...))
+	r.forward(&r.completion, at, r.m.lastCompletion.WithLabelValues(r.labels()...))
 }
 
-// forward moves a timestamp unless that would be back. The zero time lies before every other.
-func forward(last *float64, at time.Time, shown prometheus.Gauge) {
-	if s := seconds(at); s > *last {
+// maxSkew is how far the clocks of replicas and of the database may be apart.
+const maxSkew = time.Hour
+
+// forward moves a timestamp unless that would be back. One that lies ahead of every clock was taken by a clock that was wrong: it is
+// not shown, and where it is shown it makes way, or the alert on late runs would be silent until that time has come.
+func (r *Run) forward(last *float64, at time.Time, shown prometheus.Gauge) {
+	latest := seconds(r.m.now().Add(maxSkew))
+	if s := seconds(at); !at.IsZero() && s <= latest && (s > *last || *last > latest) {
 		*last = s
 		shown.Set(s)
 	}

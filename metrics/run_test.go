@@ -99,3 +99,23 @@ func TestASeedMovesTimestampsForwardOnly(t *testing.T) {
 	same(t, "older than our own", map[string]float64{}, changes(t, reg, seed(hour(-1), hour(-1))))
 	same(t, "a run of somebody else", map[string]float64{completion: seconds(hour(1))}, changes(t, reg, seed(hour(-1), hour(1))))
 }
+
+func TestAClockThatWasAYearAheadDoesNotHideLateRunsUntilThen(t *testing.T) {
+	t.Parallel()
+	m, reg, c := newMetrics()
+	run := m.Run(TaskReconcile, "T")
+	const success, completion = `run_last_success_timestamp_seconds{task="reconcile",tool="T"}`, `run_last_completion_timestamp_seconds{task="reconcile",tool="T"}`
+	const year = 365 * 24 * time.Hour
+	c.advance(year)
+	run.Begin()(OutcomeSuccess)
+	c.advance(-year)
+	m.Seed([]LastRun{{Task: TaskReconcile, Tool: "T"}}) // of nothing new
+	run.Begin()(OutcomeSuccess)
+	if all := shown(t, reg); all[success] != seconds(noon) || all[completion] != seconds(noon) {
+		t.Errorf("our own clock was wrong, and shown are %g and %g, want %g", all[success], all[completion], seconds(noon))
+	}
+	ahead := noon.Add(year)
+	same(t, "the clock of the database was wrong", map[string]float64{}, changes(t, reg, func() {
+		m.Seed([]LastRun{{Task: TaskReconcile, Tool: "T", LastSuccess: ahead, LastCompletion: ahead}})
+	}))
+}

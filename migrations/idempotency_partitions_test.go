@@ -238,7 +238,7 @@ func TestTheLockTimeoutOfTheSessionIsBackAfterwards(t *testing.T) {
 var grants = []string{
 	`GRANT USAGE ON SCHEMA idempotency TO shop`,
 	`GRANT SELECT, INSERT, UPDATE ON idempotency.keys, idempotency.receipts TO shop`,
-	`GRANT SELECT, INSERT, DELETE ON idempotency.claims TO shop`,
+	`GRANT SELECT, INSERT, UPDATE, DELETE ON idempotency.claims TO shop`,
 	`GRANT SELECT ON idempotency.watermarks TO shop`,
 	`GRANT EXECUTE ON FUNCTION idempotency.ensure_partitions(integer) TO shop`,
 	`GRANT INSERT ON idempotency.receipt_outbox TO shop`,

@@ -11,6 +11,7 @@ import (
 	"github.com/jmoiron/sqlx"
 	"github.com/lib/pq"
 
+	"github.com/callreceipt/reconciler/internal/eventually"
 	"github.com/callreceipt/reconciler/internal/localpg"
 	"github.com/callreceipt/reconciler/internal/testdb"
 	"github.com/callreceipt/reconciler/migrations"
@@ -43,6 +44,43 @@ func TestSeveralProcessesMigrateAtOnceAndEachStepRunsOnce(t *testing.T) {
 	}
 	if applied != len(steps) || len(steps) == 0 {
 		t.Errorf("%d steps were applied, there are %d", applied, len(steps))
+	}
+}
+
+// Both waits end when the last transaction that was open before has ended, and nobody waits for them meanwhile.
+func TestIndexesAreBuiltBesideTheTrafficWhateverTheLimitsOfASession(t *testing.T) {
+	t.Parallel()
+	dsn := testdb.URL(t)
+	db := testdb.Open(t, dsn)
+	db.MustExec(`DELETE FROM reconciler.schema_migrations WHERE version_id = 5`)
+	db.MustExec(`DROP INDEX reconciler.pending_confirmations_backlog`)
+	park(t, db, "C1", "")
+	traffic := db.MustBegin()
+	defer func() { _ = traffic.Rollback() }()
+	traffic.MustExec(`UPDATE reconciler.pending_confirmations SET reason = 'in the middle of something'`)
+	hasty := testdb.Open(t, dsn+"&lock_timeout=50ms&statement_timeout=100ms")
+	done := make(chan error, 1)
+	go func() {
+		_, err := migrations.Reconciler.Up(t.Context(), hasty.DB)
+		done <- err
+	}()
+	eventually.True(t, "it has waited for longer than a session may", func() bool {
+		var waits bool
+		if err := db.Get(&waits, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'CREATE INDEX%'
+			AND wait_event_type = 'Lock' AND query_start < clock_timestamp() - interval '300 ms')`); err != nil {
+			t.Fatal(err)
+		}
+		return waits || len(done) > 0
+	})
+	if err := traffic.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	var unlimited int
+	if err := hasty.Get(&unlimited, `SELECT count(*) FROM pg_settings WHERE name IN ('lock_timeout', 'statement_timeout') AND setting = '0'`); err != nil || unlimited != 0 {
+		t.Errorf("%d limits of the session are gone, %v", unlimited, err)
 	}
 }
 

@@ -45,13 +45,14 @@ func (s *Store) Backlogs(ctx context.Context, tools []string, limit int) ([]Back
 
 // DeleteSettled deletes up to limit calls that reached SUCCESS or FAILED longer ago than age, by the database clock, and of which
 // there is nothing left to tell. It returns how many it deleted; fewer than limit means that there are no more. Open calls are
-// never deleted, by anything.
+// never deleted, by anything. The bound is statement_timestamp(), which an index can be searched for; for clock_timestamp() every
+// settled call is read to find that none is old.
 func (s *Store) DeleteSettled(ctx context.Context, age time.Duration, limit int) (deleted int, err error) {
 	err = database.InTx(ctx, s.db, func(tx *sqlx.Tx) error {
 		res, err := tx.ExecContext(ctx, `
 			DELETE FROM reconciler.pending_confirmations p USING (
 				SELECT call_id FROM reconciler.pending_confirmations
-				WHERE status IN ('SUCCESS', 'FAILED') AND notify_at IS NULL AND resolved_at < clock_timestamp() - $1 * interval '1 second'
+				WHERE status IN ('SUCCESS', 'FAILED') AND notify_at IS NULL AND resolved_at < statement_timestamp() - $1 * interval '1 second'
 				ORDER BY resolved_at LIMIT $2 FOR UPDATE SKIP LOCKED) old
 			WHERE p.call_id = old.call_id AND p.status IN ('SUCCESS', 'FAILED')`, age.Seconds(), limit)
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/callreceipt/reconciler/internal/eventually"
 	"github.com/callreceipt/reconciler/internal/testdb"
 	"github.com/callreceipt/reconciler/pending"
 )
@@ -14,8 +15,8 @@ func TestTheBacklogIsCountedPerStatusUpToALimit(t *testing.T) {
 	t.Parallel()
 	db := testdb.New(t)
 	db.MustExec(`
-		INSERT INTO reconciler.pending_confirmations (call_id, biz_id, tool, operation, status, created_at, resolved_at, notify_at)
-		SELECT s || n, s || n, 'charge', 'charge', s, now() - n * interval '1 hour', now(), CASE WHEN s = 'SUCCESS' THEN now() END
+		INSERT INTO reconciler.pending_confirmations (call_id, biz_id, tool, operation, status, created_at, resolved_at, notify_at, notify_version, notify_since)
+		SELECT s || n, s || n, 'charge', 'charge', s, now() - n * interval '1 hour', now(), CASE WHEN s = 'SUCCESS' THEN now() END, 1, now()
 		FROM unnest('{PENDING,RETRY,MANUAL,SUCCESS,FAILED}'::text[]) s, generate_series(1, 5) n
 		WHERE (s, n) <> ('RETRY', 5)`)
 	db.MustExec(`UPDATE reconciler.pending_confirmations SET created_at = '-infinity' WHERE call_id = 'MANUAL1'`)
@@ -41,6 +42,21 @@ func TestTheBacklogIsCountedPerStatusUpToALimit(t *testing.T) {
 	}
 }
 
+func TestNobodyIsCalledForAVerdictThatWasTakenBackByHand(t *testing.T) {
+	t.Parallel()
+	db := testdb.New(t)
+	db.MustExec(`
+		INSERT INTO reconciler.pending_confirmations (call_id, biz_id, tool, operation, status, notify_at, notify_version, notify_since)
+		VALUES ('C', 'B', 'charge', 'charge', 'MANUAL', now(), 1, now())`)
+	store := pending.NewStore(db)
+	for _, want := range []string{"[charge]", "[]"} {
+		if due, err := store.ToolsToTell(t.Context(), []string{"charge"}); err != nil || fmt.Sprint(due) != want {
+			t.Errorf("to tell of: %v, want %s, %v", due, want, err)
+		}
+		db.MustExec(`UPDATE reconciler.pending_confirmations SET status = 'PENDING'`)
+	}
+}
+
 // With ten million rows a number that reads them all would be asked for every few seconds.
 func TestCountingTheBacklogReadsNoMoreThanItsLimit(t *testing.T) {
 	t.Parallel()
@@ -59,6 +75,34 @@ func TestCountingTheBacklogReadsNoMoreThanItsLimit(t *testing.T) {
 	}
 	if text := strings.Join(plan, "\n"); !strings.Contains(text, "pending_confirmations_backlog") {
 		t.Errorf("20 calls wait for a person among 20,000, and finding them takes\n%s", text)
+	}
+}
+
+// What was settled within the retention may be a hundred million calls, and the clean-up asks each hour.
+func TestFindingThatNothingIsOldReadsNothing(t *testing.T) {
+	t.Parallel()
+	dsn := testdb.URL(t)
+	db := testdb.Open(t, dsn)
+	db.MustExec(`
+		INSERT INTO reconciler.pending_confirmations (call_id, biz_id, tool, operation, status, resolved_at)
+		SELECT 'C' || n, 'B' || n, 'charge', 'charge', 'SUCCESS', now() - n * interval '1 second' FROM generate_series(1, 5000) n`)
+	db.MustExec(`VACUUM ANALYZE reconciler.pending_confirmations`)
+	read := func() (entries int) {
+		if err := db.Get(&entries, `SELECT sum(idx_tup_read) + sum(1000000 * idx_scan) FROM pg_stat_user_indexes WHERE indexrelname = 'pending_confirmations_settled'`); err != nil {
+			t.Fatal(err)
+		}
+		return entries
+	}
+	cleaner := testdb.Open(t, dsn)
+	if n, err := pending.NewStore(cleaner).DeleteSettled(t.Context(), 48*time.Hour, 1000); err != nil || n != 0 {
+		t.Fatal(n, err)
+	}
+	if err := cleaner.Close(); err != nil { // a session reports what it read when it ends
+		t.Fatal(err)
+	}
+	eventually.True(t, "the scan is on record", func() bool { return read() > 0 })
+	if n := read() - 1000000; n > 10 {
+		t.Errorf("%d entries of the index were read", n)
 	}
 }
 

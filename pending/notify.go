@@ -22,6 +22,10 @@ type Notification struct {
 	Receipt       JSON       `db:"receipt"`
 }
 
+// toTell is a verdict whose delivery is due. A person may have put a call back to PENDING by plain SQL: there is no verdict to tell of
+// then, and one that was asked for but never found would keep every replica at it each second.
+const toTell = `p.notify_at <= statement_timestamp() AND p.status <> 'PENDING' AND p.notify_version IS NOT NULL AND p.notify_since IS NOT NULL`
+
 // DueNotifications reads up to limit verdicts of a tool whose delivery is due, those that wait longest first. A call has at most
 // one: its latest verdict.
 func (s *Store) DueNotifications(ctx context.Context, tool string, limit int) ([]Notification, error) {
@@ -30,8 +34,7 @@ func (s *Store) DueNotifications(ctx context.Context, tool string, limit int) ([
 		SELECT `+callColumns+`, p.notify_version, `+within(`notify_since`)+`, p.notify_attempts,
 			`+within(`processed_at`)+`, `+within(`resolved_at`)+`, p.receipt
 		FROM reconciler.pending_confirmations p
-		WHERE p.tool = $1 AND p.notify_at <= statement_timestamp() AND p.status <> 'PENDING'
-		  AND p.notify_version IS NOT NULL AND p.notify_since IS NOT NULL
+		WHERE p.tool = $1 AND `+toTell+`
 		ORDER BY p.notify_at, p.call_id LIMIT $2`, tool, limit)
 	if err != nil {
 		return nil, fmt.Errorf("reading the verdicts of %s to deliver: %w", tool, err)
@@ -45,7 +48,7 @@ func (s *Store) ToolsToTell(ctx context.Context, tools []string) ([]string, erro
 	var due []string
 	err := s.db.SelectContext(ctx, &due, `
 		SELECT t.tool FROM unnest($1::text[]) AS t(tool) WHERE EXISTS (
-			SELECT FROM reconciler.pending_confirmations p WHERE p.tool = t.tool AND p.notify_at <= statement_timestamp())`, pq.StringArray(tools))
+			SELECT FROM reconciler.pending_confirmations p WHERE p.tool = t.tool AND `+toTell+`)`, pq.StringArray(tools))
 	if err != nil {
 		return nil, fmt.Errorf("looking for verdicts to deliver: %w", err)
 	}

@@ -36,9 +36,9 @@ type Suspension struct {
 	TimeoutKind    TimeoutKind // "" when unknown
 }
 
-// ErrOtherCall is returned by Suspend when the callId is parked already, but for another business fact. One of the
+// ErrOtherCall is returned by Suspend when the callId is parked already, but for another business fact or intent. One of the
 // two calls would be lost, so the caller must look at how it makes its ids.
-var ErrOtherCall = errors.New("this callId is parked already for another bizId, tool or operation")
+var ErrOtherCall = errors.New("this callId is parked already for another bizId, tool, operation or idempotency key")
 
 // Suspend parks a call in the caller's own transaction (or on a plain handle, which is a transaction of its own).
 // Parking the same call twice is one row: parked is false and nothing is changed the second time, whatever has become
@@ -59,8 +59,9 @@ func Suspend(ctx context.Context, ext sqlx.ExtContext, s Suspension) (parked boo
 	}
 	var same bool
 	err = sqlx.GetContext(ctx, ext, &same, `
-		SELECT (biz_id, tool, operation) = ($2, $3, $4) FROM reconciler.pending_confirmations WHERE call_id = $1`,
-		s.CallID, s.BizID, s.Tool, s.Operation)
+		SELECT (biz_id, tool, operation, idempotency_key) = ($2, $3, $4, coalesce(nullif($5, ''), $2 || ':' || $4))
+		FROM reconciler.pending_confirmations WHERE call_id = $1`,
+		s.CallID, s.BizID, s.Tool, s.Operation, s.IdempotencyKey)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return false, nil // it was settled and cleaned away between the two statements

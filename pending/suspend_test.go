@@ -47,6 +47,7 @@ func TestOneCallIdForTwoBusinessFactsIsRefused(t *testing.T) {
 		"bizId":     func(s *pending.Suspension) { s.BizID = "B2" },
 		"tool":      func(s *pending.Suspension) { s.Tool = "payment.refund" },
 		"operation": func(s *pending.Suspension) { s.Operation = "refund" },
+		"key":       func(s *pending.Suspension) { s.IdempotencyKey = "B1:charge:second" },
 	} {
 		parked, err := pending.Suspend(t.Context(), db, suspension("C1", edit))
 		if parked || !errors.Is(err, pending.ErrOtherCall) || !strings.Contains(err.Error(), `"C1"`) {

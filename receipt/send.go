@@ -93,7 +93,13 @@ func (a Attempt) body() ([]byte, error) {
 		}
 		fields[name] = text
 	}
-	return json.Marshal(fields)
+	var body bytes.Buffer
+	enc := json.NewEncoder(&body)
+	enc.SetEscapeHTML(false) // or a page full of < would be six times as large as its caller thinks
+	if err := enc.Encode(fields); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(body.Bytes(), []byte("\n")), nil
 }
 
 func (a Attempt) answeredBy(r Receipt) error {

@@ -99,7 +99,7 @@ var unparkable = []struct {
 	{"100,000 levels", "nested deeper than 64 levels", func(c *Call) {
 		c.Request = json.RawMessage(`{"a":` + strings.Repeat("[", 1e5) + strings.Repeat("]", 1e5) + `}`)
 	}, false},
-	{"a megabyte and more", "more than the 1048576 allowed", func(c *Call) { c.Request = json.RawMessage(`{"a":"` + strings.Repeat("x", MaxRequest) + `"}`) }, true},
+	{"a megabyte and more", "more than the 1000000 allowed", func(c *Call) { c.Request = json.RawMessage(`{"a":"` + strings.Repeat("x", MaxRequest) + `"}`) }, true},
 	{"a name twice", "duplicate", func(c *Call) { c.Request = json.RawMessage(`{"a":{"b":1,"b":2}}`) }, true},
 	{"a callId in other letters", "has the member callid, which only upper and lower case tell from callId", func(c *Call) { c.Request = json.RawMessage(`{"callid":"C2"}`) }, true},
 	{"an attempt in capitals", "has the member ATTEMPT", func(c *Call) { c.Request = json.RawMessage(`{"a":{"x":[1]},"ATTEMPT":9}`) }, true},

@@ -23,17 +23,20 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
 	"github.com/jmoiron/sqlx"
+
+	"github.com/callreceipt/reconciler/internal/printable"
 )
 
 // Config is what a Client needs.
 type Config struct {
 	DB      *sqlx.DB         // with the pending table; may be nil if each call brings its Transaction
 	Tools   []Tool           // each once
-	Observe func(Event)      // for metrics, called from many goroutines at once; must not block; optional
+	Observe func(Event)      // for metrics, called from many goroutines at once; must not block; a panic is logged; optional
 	Log     *slog.Logger     // nil discards
 	Clock   func() time.Time // nil means time.Now
 }
@@ -74,6 +77,16 @@ func doubling() backoff.BackOff {
 	return b
 }
 
+// tell tells Config.Observe, whose panic must not lose the call that it is told of.
+func (c *Client) tell(e Event) {
+	defer func() {
+		if p := recover(); p != nil {
+			c.log.Error("Config.Observe panicked", slog.String("error", printable.Text(fmt.Sprint(p))), slog.String("stack", string(debug.Stack())))
+		}
+	}()
+	c.observe(e)
+}
+
 // Close closes the connections that are idle. Calls under way go on.
 func (c *Client) Close() {
 	for _, t := range c.tools {
@@ -89,7 +102,7 @@ func (c *Client) Close() {
 //     otherwise says why nothing was tried: the error of ctx, ErrUnknownTool, or what is wrong with the call.
 //   - no Status and a *NotParkedError: the outcome is unknown and nobody else knows of the call.
 //
-// The end of ctx stops everything but the parking, which has 5 seconds of its own.
+// The end of ctx stops everything but the parking, which has 5 seconds of its own, and another second when the database is silent.
 func (c *Client) Do(ctx context.Context, in Call) (Outcome, error) {
 	made, err := c.accept(in)
 	if err != nil {

@@ -24,6 +24,9 @@ func ofSend(a receipt.Attempt, r receipt.Receipt, err error, now time.Time) evid
 		if err := unusable(a, r, now); err != nil {
 			return evidence{result: ResultAnswered, arrived: a.Number, err: malformed(err)}
 		}
+		if stale(a, r) {
+			return evidence{result: ResultAnswered, arrived: a.Number, err: malformed(fmt.Errorf("the receipt is the failure of attempt %d", r.Attempt))}
+		}
 		return evidence{result: resultOf(r), arrived: a.Number, receipt: r}
 	}
 	e := receipt.AsError(err)
@@ -76,9 +79,9 @@ func sortReceipts(a receipt.Attempt, receipts []receipt.Receipt, now time.Time) 
 		switch {
 		case r.Status == receipt.StatusSuccess:
 			success = first(success, r)
-		case r.Status == receipt.StatusFailed && (r.Attempt == 0 || r.Attempt >= a.Number):
+		case r.Status == receipt.StatusFailed && !stale(a, *r):
 			failed = first(failed, r)
-		default: // a failure of an earlier attempt says nothing of the latest
+		default:
 			processing = true
 		}
 	}
@@ -91,6 +94,11 @@ func sortReceipts(a receipt.Attempt, receipts []receipt.Receipt, now time.Time) 
 		return evidence{result: ResultFailed, receipt: *failed}
 	}
 	return evidence{result: ResultProcessing}
+}
+
+// stale: the failure of an earlier attempt says nothing of this one, which may still be running.
+func stale(a receipt.Attempt, r receipt.Receipt) bool {
+	return r.Status == receipt.StatusFailed && r.Attempt != 0 && r.Attempt < a.Number
 }
 
 // disagree looks for a FAILED receipt that the SUCCESS receipts do not explain. A failed attempt followed by a successful one is no

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"strconv"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 
 const (
 	parkLimit = 5 * time.Second // for all tries together
+	parkGrace = time.Second     // for the driver to notice that they are over
 	parkTries = 6
 )
 
@@ -48,9 +50,28 @@ func (r *run) park(ctx context.Context, attempt int, kind pending.TimeoutKind) e
 	return nil
 }
 
-// parkInOwn parks in a transaction of its own. Parking twice is one row, so it is tried again also after a COMMIT whose
-// outcome is unknown.
+// parkInOwn parks in a transaction of its own. Where a network or a server has fallen silent, the driver waits for an answer whatever
+// ctx says, and is left behind. What it may still do is the same row.
 func (r *run) parkInOwn(ctx context.Context, s pending.Suspension) error {
+	ended := make(chan error, 1)
+	go func() { ended <- r.tryToPark(ctx, s) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	grace := time.NewTimer(parkGrace)
+	defer grace.Stop()
+	select {
+	case err := <-ended:
+		return err
+	case <-grace.C:
+		return fmt.Errorf("the database does not answer: %w", ctx.Err())
+	}
+}
+
+// tryToPark tries again also after a COMMIT whose outcome is unknown, since parking twice is one row.
+func (r *run) tryToPark(ctx context.Context, s pending.Suspension) error {
 	wait := r.waits()
 	for try := 1; ; try++ {
 		err := database.InTx(ctx, r.db, func(tx *sqlx.Tx) error {
@@ -74,10 +95,17 @@ func passing(err error) bool {
 	return database.Busy(err) || database.Unreachable(err) || errors.Is(err, database.ErrCommitUnknown)
 }
 
-// parkInTheirs parks in the caller's transaction. Whether to try again is the caller's to decide, who knows what else is in it.
-func (r *run) parkInTheirs(ctx context.Context, s pending.Suspension) error {
+// parkInTheirs parks in the caller's transaction. Whether to try again is the caller's to decide, who knows what else is in it. A panic
+// there is an error here, or nobody would be told of the call.
+func (r *run) parkInTheirs(ctx context.Context, s pending.Suspension) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("Call.Transaction panicked: %s", printable.Text(fmt.Sprint(p)))
+			r.log.ErrorContext(ctx, prefix(s)+" Call.Transaction panicked", slog.String("error", err.Error()), slog.String("stack", string(debug.Stack())))
+		}
+	}()
 	parked := errNotCalled
-	err := r.call.transaction(ctx, func(ext sqlx.ExtContext) error {
+	err = r.call.transaction(ctx, func(ext sqlx.ExtContext) error {
 		_, parked = pending.Suspend(ctx, ext, s)
 		return parked
 	})

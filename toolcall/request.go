@@ -15,8 +15,9 @@ import (
 	"github.com/callreceipt/reconciler/internal/printable"
 )
 
-// MaxRequest is the largest request of a call, in bytes. It is stored with every call that is parked.
-const MaxRequest = 1 << 20
+// MaxRequest is the largest request of a call, in bytes. It is stored with every call that is parked. With the members that each send
+// sets it is a body of less than 1 MiB, the most that a guard of package idempotency reads.
+const MaxRequest = 1_000_000
 
 // What PostgreSQL's jsonb takes is bounded further out: 131,072 digits, some thousand levels.
 const (

@@ -46,7 +46,7 @@ func (r *run) do(ctx context.Context) (Outcome, error) {
 		}
 	}
 	out.Steps = r.steps
-	r.observe(Event{Tool: r.tool.name, CallID: out.CallID, Status: out.Status, Step: Step{Action: ActionEnd, Took: r.now().Sub(began), Err: err}})
+	r.tell(Event{Tool: r.tool.name, CallID: out.CallID, Status: out.Status, Step: Step{Action: ActionEnd, Took: r.now().Sub(began), Err: err}})
 	return out, err
 }
 
@@ -99,5 +99,5 @@ func (r *run) pause(ctx context.Context, atLeast time.Duration) bool {
 
 func (r *run) record(s Step) {
 	r.steps = append(r.steps, s)
-	r.observe(Event{Tool: r.tool.name, CallID: r.call.ids.CallID, Step: s})
+	r.tell(Event{Tool: r.tool.name, CallID: r.call.ids.CallID, Step: s})
 }

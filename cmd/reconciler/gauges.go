@@ -69,7 +69,15 @@ func (g *generation) keepGauges(ctx context.Context) {
 	ticker := time.NewTicker(gaugesEvery)
 	defer ticker.Stop()
 	for {
-		if err := g.gauges(ctx, g.cfg, g.db); err != nil && ctx.Err() == nil {
+		// A server that hangs keeps the driver waiting whatever the context says.
+		hangs := time.AfterFunc(gaugesLimit, func() {
+			if ctx.Err() == nil {
+				g.metrics.BacklogUnknown()
+			}
+		})
+		err := g.gauges(ctx, g.cfg, g.db)
+		hangs.Stop()
+		if err != nil && ctx.Err() == nil {
 			g.metrics.BacklogUnknown()
 			g.countDatabase(err)
 			g.log.Debug("the backlog could not be counted", "error", err)

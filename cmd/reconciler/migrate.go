@@ -21,7 +21,11 @@ func (a *app) migrateCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.onDatabase(cmd.Context(), a.open, func(db *sqlx.DB) error {
 				done, err := whose.set.Up(cmd.Context(), db.DB)
-				return errors.Join(a.printSteps(done, "Schema "+whose.set.Schema+" is up to date."), err)
+				none := "Schema " + whose.set.Schema + " is up to date."
+				if err != nil {
+					none = "No step was applied."
+				}
+				return errors.Join(a.printSteps(done, none), err)
 			})
 		},
 	}

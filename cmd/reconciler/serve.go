@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/callreceipt/reconciler/config"
+	"github.com/callreceipt/reconciler/internal/daemon"
 	"github.com/callreceipt/reconciler/metrics"
 )
 
@@ -102,14 +103,29 @@ func (a *app) serve(ctx context.Context, pprof bool) error {
 	return errors.Join(d.drain(err), d.finishServing(stopServing, endpoint, err))
 }
 
-// drain lets the work in hand come to its end. failure is why the daemon stops, or nil after a signal.
+// drainLimit is a little longer than the scheduler waits for runs, and shorter than anybody who stops the daemon waits for it.
+const drainLimit = daemon.DefaultDrain + 5*time.Second
+
+// drain lets the work in hand come to its end. failure is why the daemon stops, or nil after a signal. A server that hangs keeps
+// the driver waiting whatever the contexts say, so there is an end to the patience: what is in hand then is looked at again.
 func (d *supervisor) drain(failure error) error {
 	cause := cmp.Or(failure, context.Cause(d.ctx))
 	d.log.Info("stopping, the work in hand is finished", "cause", cause)
-	d.stopReloading()
-	d.inForce().stop(cause)
-	d.all.Wait()
-	d.log.Info("stopped")
+	drained := make(chan struct{})
+	go func() {
+		defer close(drained)
+		d.stopReloading()
+		d.inForce().stop(cause)
+		d.all.Wait()
+	}()
+	limit := time.NewTimer(drainLimit)
+	defer limit.Stop()
+	select {
+	case <-drained:
+		d.log.Info("stopped")
+	case <-limit.C:
+		d.log.Warn("stopped while something still waits for the database; what it had in hand is looked at again", "waited", drainLimit.String())
+	}
 	if failure != nil {
 		return failure
 	}

@@ -44,7 +44,7 @@ func newReplica(t *testing.T, dsn, name string, work func(ctx context.Context) e
 	r.Scheduler, err = New(Config{Log: log, Jobs: []Job{{
 		Task: "reconcile", Subject: "T", Schedule: once(time.Now().Add(24 * time.Hour)), Watch: r.watch,
 		Last: func(ctx context.Context) (*task.Run, error) { return task.Latest(ctx, r.db, "reconcile", "T") },
-		Run: r.watch.around(func(ctx context.Context) (task.Outcome, error) {
+		Run: r.around(func(ctx context.Context) (task.Outcome, error) {
 			err := task.Hold(ctx, r.db, log, "reconcile:T", name, recorded)
 			r.after(err)
 			if held, ok := errors.AsType[*task.HeldError](err); ok {

@@ -31,16 +31,20 @@ func LastEnds(ctx context.Context, db sqlx.QueryerContext, task string, subjects
 }
 
 // DeleteRuns deletes up to limit runs that started longer ago than age, by the database clock, and returns how many. For each task
-// and subject the last success stays, with all that came after it, and so does the last run under each set of rules: the ledger's
-// verdicts are replayed by them.
+// and subject the last success under each set of rules stays, and so does the last run that ended: the ledger's verdicts are replayed
+// by their rules, and the alerts ask for both ends. What has to stay is found in one reading of the table; asking for each run whether
+// a later one exists takes longer than any limit where a tool failed for a month.
 func DeleteRuns(ctx context.Context, db *sqlx.DB, age time.Duration, limit int) (deleted int, err error) {
 	err = database.InTx(ctx, db, func(tx *sqlx.Tx) error {
 		res, err := tx.ExecContext(ctx, `
 			DELETE FROM reconciler.runs WHERE id IN (
-				SELECT r.id FROM reconciler.runs r
-				WHERE r.started_at < clock_timestamp() - $1 * interval '1 second' AND EXISTS (
-					SELECT FROM reconciler.runs n WHERE n.task = r.task AND n.subject = r.subject AND n.started_at > r.started_at
-						AND n.outcome = 'success' AND n.policy IS NOT DISTINCT FROM r.policy)
+				SELECT r.id FROM reconciler.runs r JOIN (
+					SELECT task, subject, policy, max(started_at) FILTER (WHERE outcome NOT IN ('running', 'skipped')) AS ended,
+						max(started_at) FILTER (WHERE outcome = 'success') AS succeeded
+					FROM reconciler.runs GROUP BY task, subject, policy) kept
+				ON kept.task = r.task AND kept.subject = r.subject AND kept.policy IS NOT DISTINCT FROM r.policy
+				WHERE r.started_at < statement_timestamp() - $1 * interval '1 second' AND r.started_at < kept.ended
+					AND (r.outcome <> 'success' OR r.started_at < kept.succeeded)
 				ORDER BY r.id LIMIT $2)`, age.Seconds(), limit)
 		if err != nil {
 			return err

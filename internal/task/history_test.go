@@ -55,3 +55,27 @@ func TestOldRunsAreDeletedButWhatIsStillNeeded(t *testing.T) {
 		t.Errorf("left are %v: %v", left, err)
 	}
 }
+
+func TestAToolThatFailsForYearsLeavesNoMoreRunsThanOneThatWorks(t *testing.T) {
+	t.Parallel()
+	db := testdb.New(t)
+	db.MustExec(`
+		INSERT INTO reconciler.runs (task, subject, holder, started_at, finished_at, outcome, policy)
+		SELECT 'reconcile', subject, n::text, now() - n * interval '1 hour', now() - n * interval '1 hour', outcome, '{"v": 1}'
+		FROM (VALUES ('fails', 'failed'), ('is partly done', 'partial'), ('is killed', 'running')) k (subject, outcome), generate_series(100, 149) n`)
+	db.MustExec(`
+		INSERT INTO reconciler.runs (task, subject, holder, started_at, finished_at, outcome, policy) VALUES
+			('reconcile', 'is killed', 'its last end', now() - interval '150 hours', now() - interval '150 hours', 'failed', '{"v": 1}')`)
+	if _, err := DeleteRuns(t.Context(), db, 72*time.Hour, 1000); err != nil {
+		t.Fatal(err)
+	}
+	for subject, want := range map[string]int{"fails": 1, "is partly done": 1, "is killed": 51} {
+		if n := value[int](t, db, `SELECT count(*) FROM reconciler.runs WHERE subject = '`+subject+`'`); n != want {
+			t.Errorf("%d runs are left of a tool that %s, want %d", n, subject, want)
+		}
+	}
+	ends, err := LastEnds(t.Context(), db, "reconcile", []string{"fails"})
+	if err != nil || len(ends) != 1 || ends[0].Completion == nil {
+		t.Errorf("when it last ended is not known any more: %+v, %v", ends, err)
+	}
+}

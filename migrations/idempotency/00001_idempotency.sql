@@ -6,6 +6,7 @@
 -- What the strict reader of a receipt refuses is refused here. Domains, since PostgreSQL prepares the CHECK of a table anew for each
 -- statement that inserts, and those of keys and receipts were a third of what settle costs.
 CREATE DOMAIN idempotency.idempotency_key AS text CONSTRAINT key_is_bounded CHECK (octet_length(VALUE) BETWEEN 1 AND 1500);
+CREATE DOMAIN idempotency.digest AS bytea CONSTRAINT key_digest_is_sha256 CHECK (octet_length(VALUE) = 32);
 CREATE DOMAIN idempotency.biz_id AS text CONSTRAINT biz_id_is_bounded CHECK (octet_length(VALUE) BETWEEN 1 AND 1000);
 CREATE DOMAIN idempotency.operation AS text CONSTRAINT operation_is_bounded CHECK (octet_length(VALUE) BETWEEN 1 AND 200);
 CREATE DOMAIN idempotency.call_id AS text CONSTRAINT call_id_is_short_and_plain
@@ -29,25 +30,25 @@ CREATE TABLE idempotency.keys (
     completed_at    timestamptz,
     expires_at      timestamptz                 NOT NULL,
 
-    PRIMARY KEY (idempotency_key, created_at),
-    CONSTRAINT completed_when_final CHECK ((completed_at IS NULL) = (status = 'PROCESSING'))
+    PRIMARY KEY (idempotency_key, created_at)
 ) PARTITION BY RANGE (created_at);
 
 -- What a crash may have left unfinished.
 CREATE INDEX keys_processing ON idempotency.keys (created_at) WHERE status = 'PROCESSING';
 
-COMMENT ON TABLE idempotency.keys IS 'One row per business intent that arrived, partitioned by day of arrival (UTC). Unique by idempotency.claims.';
-COMMENT ON COLUMN idempotency.keys.call_id IS 'the call that executes or executed it last';
+-- An intent that failed and was executed anew has a row for each time.
+COMMENT ON TABLE idempotency.keys IS 'One row per execution of a business intent, partitioned by day (UTC). The row that idempotency.claims names is the one that counts.';
+COMMENT ON COLUMN idempotency.keys.call_id IS 'the call that executes or executed it';
 COMMENT ON COLUMN idempotency.keys.result IS 'verbatim: a repeat gets exactly the first result';
 COMMENT ON COLUMN idempotency.keys.request_hash IS 'SHA-256 of the payload; the same key with another one is refused. Null is not compared';
+COMMENT ON COLUMN idempotency.keys.completed_at IS 'null while PROCESSING';
 COMMENT ON COLUMN idempotency.keys.expires_at IS 'until when the key is remembered at least';
 
 -- PostgreSQL cannot make a key unique across time partitions, and searching all of them is ruinous. This narrow table is the
 -- authority on uniqueness: who inserts executes; who does not finds here the one partition that holds the result.
 CREATE TABLE idempotency.claims (
-    key_digest bytea       PRIMARY KEY,
-    created_at timestamptz NOT NULL,
-    CONSTRAINT key_digest_is_sha256 CHECK (octet_length(key_digest) = 32)
+    key_digest idempotency.digest PRIMARY KEY,
+    created_at timestamptz        NOT NULL
 );
 
 -- The proof of every call that arrived, also of a replayed one. It is what the receipt query answers from.
@@ -172,6 +173,7 @@ LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
 DECLARE
     digest  bytea := sha256(convert_to($1, 'UTF8'));
+    fresh   timestamptz;
     claimed timestamptz;
     held    record;
     stored  CONSTANT text := 'SELECT k.biz_id, k.operation, k.call_id, k.attempt, k.status, k.result, k.request_hash, k.completed_at
@@ -190,38 +192,42 @@ BEGIN
     LOOP
         -- Never before issued_at, whose clock may be ahead: a call issued after the watermark has its key above the watermark.
         -- In whole milliseconds, since settle needs it back unchanged and the instants of many a language carry no more.
-        INSERT INTO idempotency.claims (key_digest, created_at)
-        VALUES (digest, date_trunc('milliseconds', greatest(clock_timestamp(), $6) + interval '1 millisecond'))
-        ON CONFLICT DO NOTHING RETURNING claims.created_at INTO claimed;
+        fresh := date_trunc('milliseconds', greatest(clock_timestamp(), $6) + interval '1 millisecond');
+        INSERT INTO idempotency.claims (key_digest, created_at) VALUES (digest, fresh) ON CONFLICT DO NOTHING;
         IF FOUND THEN
-            -- The watermark is read after the claim: who deletes an archived key's claim has raised the watermark before.
-            IF EXISTS (SELECT FROM idempotency.watermarks w WHERE w.table_name = 'idempotency.keys' AND $6 < w.watermark) THEN
-                DELETE FROM idempotency.claims c WHERE c.key_digest = digest;
-                outcome := 'EXPIRED';
+            -- The watermark is read after the claim: who deletes an archived key's claim has raised the watermark before. And a receipt
+            -- outlives its key.
+            IF NOT EXISTS (SELECT FROM idempotency.watermarks w WHERE w.table_name = 'idempotency.keys' AND $6 < w.watermark)
+                AND NOT EXISTS (SELECT FROM idempotency.receipts r WHERE r.call_id = $4
+                    AND (rerun_failed IS NOT TRUE OR r.status <> 'FAILED' OR r.attempt >= $5)) THEN
+                outcome := 'EXECUTE';
+                created_at := fresh;
                 RETURN;
             END IF;
-            outcome := 'EXECUTE';
-            created_at := claimed;
+            DELETE FROM idempotency.claims c WHERE c.key_digest = digest;
+            SELECT r.status, r.result, r.processed_at::timestamptz AS completed_at INTO held FROM idempotency.receipts r WHERE r.call_id = $4
+                AND NOT EXISTS (SELECT FROM idempotency.watermarks w WHERE w.table_name = 'idempotency.keys' AND $6 < w.watermark);
+            EXIT WHEN FOUND;
+            outcome := 'EXPIRED';
             RETURN;
         END IF;
         SELECT c.created_at INTO claimed FROM idempotency.claims c WHERE c.key_digest = digest;
-        EXIT WHEN FOUND;
-    END LOOP;
+        CONTINUE WHEN NOT FOUND;
+        created_at := claimed;
 
-    created_at := claimed;
-    -- Planned with the values in it, so that no other partition is so much as locked.
-    EXECUTE stored INTO held USING $1, claimed;
-    IF held.status IS NULL THEN
-        outcome := 'EXPIRED'; -- its partition is gone: done, and nobody remembers how
-        RETURN;
-    END IF;
-    IF (held.biz_id, held.operation) <> ($2, $3) OR held.request_hash <> $7 THEN
-        outcome := 'OTHER_PAYLOAD';
-        RETURN;
-    END IF;
-    IF held.status = 'PROCESSING' OR (rerun_failed AND held.status = 'FAILED') THEN
-        -- Its owner may be finishing it, or another arrival be executing it anew: whoever comes second sees what the first did.
-        EXECUTE stored || ' FOR UPDATE' INTO held USING $1, claimed;
+        -- Planned with the values in it, so that no other partition is so much as locked.
+        EXECUTE stored INTO held USING $1, claimed;
+        IF held.status = 'PROCESSING' THEN -- its owner may be finishing it: whoever comes second sees what the first did
+            EXECUTE stored || ' FOR UPDATE' INTO held USING $1, claimed;
+        END IF;
+        IF held.status IS NULL THEN
+            outcome := 'EXPIRED'; -- its partition is gone: done, and nobody remembers how
+            RETURN;
+        END IF;
+        IF (held.biz_id, held.operation) <> ($2, $3) OR held.request_hash <> $7 THEN
+            outcome := 'OTHER_PAYLOAD';
+            RETURN;
+        END IF;
         IF held.status = 'PROCESSING' THEN
             -- The row is written, not only locked: whoever ends the key in an older snapshot, which lacks the receipt, is refused.
             EXECUTE 'UPDATE idempotency.keys SET status = status WHERE idempotency_key = $1 AND created_at = $2' USING $1, claimed;
@@ -229,12 +235,19 @@ BEGIN
             outcome := 'PROCESSING';
             RETURN;
         END IF;
-        IF rerun_failed AND held.status = 'FAILED'
-            AND NOT EXISTS (SELECT FROM idempotency.receipts r WHERE r.call_id = $4 AND r.attempt >= $5) THEN
+        EXIT WHEN rerun_failed IS NOT TRUE OR held.status <> 'FAILED'
+            OR EXISTS (SELECT FROM idempotency.receipts r WHERE r.call_id = $4 AND (r.status = 'SUCCESS' OR r.attempt >= $5))
+            OR EXISTS (SELECT FROM idempotency.watermarks w WHERE w.table_name = 'idempotency.keys' AND $6 < w.watermark);
+        -- Executed anew, the key gets another row, in the partition of today, and is remembered as long as any. Of two that are about
+        -- to, one moves the claim; the other waits here, and looks again.
+        UPDATE idempotency.claims c SET created_at = greatest(fresh, claimed + interval '1 millisecond')
+        WHERE c.key_digest = digest AND c.created_at = claimed RETURNING c.created_at INTO created_at;
+        IF FOUND THEN
             outcome := 'EXECUTE';
             RETURN;
         END IF;
-    END IF;
+    END LOOP;
+
     PERFORM idempotency.keep_receipt($4, $2, $3, $1, held.status, held.result, $5, held.completed_at);
     SELECT r.status, r.result, r.attempt, r.processed_at INTO status, result, answered_attempt, processed_at
     FROM idempotency.receipts r WHERE r.call_id = $4;
@@ -251,22 +264,15 @@ CREATE FUNCTION idempotency.settle(idempotency_key text, biz_id text, operation 
 #variable_conflict use_column
 DECLARE
     instant timestamptz := clock_timestamp();
-    renewed integer;
 BEGIN
     INSERT INTO idempotency.keys (idempotency_key, biz_id, operation, call_id, attempt, status, result, request_hash, issued_at,
         created_at, completed_at, expires_at)
     SELECT $1, $2, $3, $4, $5, $9, $10, $7, $6, $8, CASE WHEN $9 <> 'PROCESSING' THEN instant END, $8 + $11
     FROM idempotency.claims c WHERE c.key_digest = sha256(convert_to($1, 'UTF8')) AND c.created_at = $8
     ON CONFLICT DO NOTHING;
-    IF NOT FOUND THEN -- it failed before and was executed anew
-        EXECUTE 'UPDATE idempotency.keys SET call_id = $3, attempt = $4, status = $5, result = $6, completed_at = $7
-            WHERE idempotency_key = $1 AND created_at = $2 AND status = ''FAILED'''
-            USING $1, $8, $4, $5, $9, $10, CASE WHEN $9 <> 'PROCESSING' THEN instant END;
-        GET DIAGNOSTICS renewed = ROW_COUNT; -- EXECUTE leaves FOUND as it is
-        IF renewed = 0 THEN
-            RAISE EXCEPTION 'key % is not to be executed: settle only what arrive said EXECUTE for, in its transaction', quote_literal($1)
-                USING ERRCODE = 'integrity_constraint_violation';
-        END IF;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'key % is not to be executed: settle only what arrive said EXECUTE for, in its transaction', quote_literal($1)
+            USING ERRCODE = 'integrity_constraint_violation';
     END IF;
     IF NOT idempotency.keep_receipt($4, $2, $3, $1, $9, $10, $5, instant) THEN
         -- Committed, the effect would have a receipt that speaks of another execution.
@@ -288,6 +294,9 @@ DECLARE
     instant timestamptz := clock_timestamp();
     biz     text;
 BEGIN
+    IF $5 = 'PROCESSING' THEN
+        RAISE EXCEPTION 'key % is PROCESSING already; it ends with SUCCESS or FAILED', quote_literal($1) USING ERRCODE = 'check_violation';
+    END IF;
     -- Planned with the values in it, as in arrive: a plan for any instant would lock every partition.
     EXECUTE 'UPDATE idempotency.keys SET status = $5, result = $6, completed_at = $7
         WHERE idempotency_key = $1 AND created_at = $2 AND call_id = $3 AND attempt = $4 AND status = ''PROCESSING''
@@ -295,7 +304,9 @@ BEGIN
     IF biz IS NULL THEN
         RETURN QUERY EXECUTE 'SELECT completed_at FROM idempotency.keys
             WHERE idempotency_key = $1 AND created_at = $2 AND call_id = $3 AND attempt = $4 AND status = $5
-              AND result::text IS NOT DISTINCT FROM $6::text' USING $1, $2, $3, $4, $5, $6;
+              AND result::text IS NOT DISTINCT FROM $6::text
+              AND EXISTS (SELECT FROM idempotency.claims c WHERE c.key_digest = sha256(convert_to($1, ''UTF8'')) AND c.created_at = $2)'
+            USING $1, $2, $3, $4, $5, $6;
         RETURN;
     END IF;
     UPDATE idempotency.receipts r SET status = $5, result = $6, processed_at = instant
@@ -306,10 +317,10 @@ END $$;
 
 -- ensure_partitions makes the missing daily partitions of idempotency.keys from yesterday to today + days_ahead and returns how many it
 -- made. Any client may call it at any time. A partition is built aside and attached, which lets inserts into its siblings go on.
--- Only the owner may do that, so the function runs as the owner.
+-- Only the owner may do that, so the function runs as the owner. The bounds are written as text, which must not depend on the session.
 -- +goose StatementBegin
 CREATE FUNCTION idempotency.ensure_partitions(days_ahead integer DEFAULT 14) RETURNS integer LANGUAGE plpgsql
-    SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET DateStyle = 'ISO' SET TimeZone = 'UTC' AS $$
 DECLARE
     today date := (now() AT TIME ZONE 'UTC')::date;
     day   date;
@@ -325,8 +336,8 @@ BEGIN
             EXECUTE format('ALTER TABLE idempotency.keys ATTACH PARTITION idempotency.%I FOR VALUES FROM (%L) TO (%L)', name,
                 day::timestamp AT TIME ZONE 'UTC', (day + 1)::timestamp AT TIME ZONE 'UTC');
             made := made + 1;
-        EXCEPTION WHEN invalid_object_definition THEN
-            NULL; -- a partition with other bounds or another name holds a part of the day
+        EXCEPTION WHEN invalid_object_definition OR check_violation THEN
+            NULL; -- a partition with other bounds or another name holds a part of the day, or the default one has rows of it
         END;
     END LOOP;
     RETURN made;

@@ -39,7 +39,7 @@ CREATE TRIGGER call_events_no_truncate BEFORE TRUNCATE ON reconciler.call_events
 -- the ledger may do that, so the function runs as the owner and whoever works on the table may be allowed to call it.
 -- +goose StatementBegin
 CREATE FUNCTION reconciler.ensure_event_partitions(days_ahead integer DEFAULT 14) RETURNS integer LANGUAGE plpgsql
-    SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET DateStyle = 'ISO' SET TimeZone = 'UTC' AS $$
 DECLARE
     today date := (now() AT TIME ZONE 'UTC')::date;
     day   date;

@@ -1,0 +1,31 @@
+package idempotency_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/callreceipt/reconciler/internal/eventually"
+)
+
+// The first arrivals of all prepare the guard's statements, for which each needs a connection.
+func TestAnArrivalThatGetsNoConnectionEndsWithItsContextWhoeverElseWaits(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	s.db.SetMaxOpenConns(1)
+	held := s.db.MustBegin()
+	patient := s.background(t.Context(), call(), charge("1"))
+	eventually.True(t, "the first arrival waits for a connection", func() bool { return s.db.Stats().WaitCount > 0 })
+	ctx, cancel := context.WithCancel(t.Context())
+	hasty := s.background(ctx, call(as("B1-0002", 1)), charge("1"))
+	cancel()
+	if got := soon(t, hasty); !errors.Is(got.err, context.Canceled) {
+		t.Errorf("%+v", got)
+	}
+	if err := held.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if got := soon(t, patient); got.err != nil {
+		t.Error(got.err)
+	}
+}
