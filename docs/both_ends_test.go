@@ -30,7 +30,7 @@ func Example_caller() {
 		Tool: "payment.charge", CallID: "ORD-8-0001", BizID: "ORD-8", Request: json.RawMessage(`{"amount": 1999}`),
 	})
 	switch {
-	case err != nil:
+	case err != nil, out.Status == toolcall.NotSent:
 		log.Print("not sent, or not even parked: ", err)
 	case out.Status == toolcall.Success:
 		fmt.Printf("charged: %s\n", out.Receipt.Result)

@@ -136,6 +136,8 @@ func (g *Guard) settle(ctx context.Context, tx *sqlx.Tx, r Request, createdAt ti
 		return receipt.Receipt{}, errNoPartition
 	case otherIntent(err):
 		return receipt.Receipt{}, ErrOtherPayload
+	case errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil:
+		return receipt.Receipt{}, fmt.Errorf("the business function ended the transaction itself, and what it wrote may be there without a receipt: %w", err)
 	case err != nil:
 		return receipt.Receipt{}, fmt.Errorf("idempotency.settle: %w", err)
 	}

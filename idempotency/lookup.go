@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/lib/pq"
 
 	"github.com/callreceipt/reconciler/internal/database"
+	"github.com/callreceipt/reconciler/internal/printable"
 	"github.com/callreceipt/reconciler/receipt"
 )
 
@@ -75,8 +77,14 @@ type stored struct {
 // answer returns the items of one answer, in the order in which they were asked for.
 func (r *Receipts) answer(ctx context.Context, l look, ids []string) ([]receipt.Receipt, error) {
 	ids = distinct(ids)
-	room := room{receipts: mostReceipts, bytes: mostBytes - len(opening) - len(closing)}
-	held, err := r.read(ctx, l, ids, &room)
+	all := room{receipts: mostReceipts, bytes: mostBytes - len(opening) - len(closing)}
+	left := all
+	held, err := r.read(ctx, l, ids, &left, mostResult)
+	if errors.Is(err, ErrTooManyReceipts) && len(ids) == 1 { // who asks cannot ask for less
+		r.log.ErrorContext(ctx, "the receipts of one id are more than an answer may hold, it is answered without their results", "id", printable.ID(ids[0]))
+		left = all
+		held, err = r.read(ctx, l, ids, &left, 0)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the receipts of %d ids: %w", len(ids), err)
 	}
@@ -88,7 +96,7 @@ func (r *Receipts) answer(ctx context.Context, l look, ids []string) ([]receipt.
 			if absent.Raw, err = absent.MarshalJSON(); err != nil {
 				return nil, err
 			}
-			if !room.takes(absent) {
+			if !left.takes(absent) {
 				return nil, ErrTooManyReceipts
 			}
 			of = []receipt.Receipt{absent}
@@ -109,8 +117,8 @@ func distinct(ids []string) []string {
 	})
 }
 
-// read returns the receipts that are held, by id.
-func (r *Receipts) read(ctx context.Context, l look, ids []string, room *room) (map[string][]receipt.Receipt, error) {
+// read returns the receipts that are held, by id, with results of at most so many bytes.
+func (r *Receipts) read(ctx context.Context, l look, ids []string, left *room, longest int) (map[string][]receipt.Receipt, error) {
 	held := make(map[string][]receipt.Receipt, len(ids))
 	err := database.InTx(ctx, r.db, func(tx *sqlx.Tx) error {
 		if _, err := tx.ExecContext(ctx, `SET LOCAL statement_timeout = '`+queryLimit+`'`); err != nil {
@@ -118,7 +126,7 @@ func (r *Receipts) read(ctx context.Context, l look, ids []string, room *room) (
 		}
 		ctx, stop := context.WithCancel(ctx)
 		defer stop()
-		rows, err := tx.QueryxContext(ctx, l.query(), pq.StringArray(ids), mostReceipts+1, mostResult)
+		rows, err := tx.QueryxContext(ctx, l.query(), pq.StringArray(ids), mostReceipts+1, longest)
 		if err != nil {
 			return err
 		}
@@ -129,7 +137,7 @@ func (r *Receipts) read(ctx context.Context, l look, ids []string, room *room) (
 				return err
 			}
 			item, err := r.item(ctx, s)
-			if err == nil && !room.takes(item) {
+			if err == nil && !left.takes(item) {
 				err = ErrTooManyReceipts
 			}
 			if err != nil {

@@ -2,9 +2,14 @@ package idempotency_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 
+	"github.com/jmoiron/sqlx"
+
+	"github.com/callreceipt/reconciler/idempotency"
 	"github.com/callreceipt/reconciler/internal/eventually"
 )
 
@@ -27,5 +32,17 @@ func TestAnArrivalThatGetsNoConnectionEndsWithItsContextWhoeverElseWaits(t *test
 	}
 	if got := soon(t, patient); got.err != nil {
 		t.Error(got.err)
+	}
+}
+
+func TestAFunctionThatEndsTheTransactionIsToldSo(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	for what, end := range map[string]func(*sqlx.Tx) error{"COMMIT": (*sqlx.Tx).Commit, "ROLLBACK": (*sqlx.Tx).Rollback} {
+		r := call(func(r *idempotency.Request) { r.BizID, r.CallID = what, what })
+		got, err := s.Do(t.Context(), r, func(_ context.Context, tx *sqlx.Tx) (json.RawMessage, error) { return nil, end(tx) })
+		if err == nil || got.Status != "" || !strings.Contains(err.Error(), "ended the transaction itself") {
+			t.Errorf("%s: %+v, %v", what, got, err)
+		}
 	}
 }

@@ -42,7 +42,8 @@ var errUnreadable = errors.New("a receipt that nobody can read")
 // one NOT_FOUND. Raw is the item as it is sent. A result that the strict reader would refuse is left out and logged: with it the
 // whole answer would be refused, and its call never settled.
 //
-// It makes one query by index, of 30 seconds at most. The error is ErrTooManyReceipts above 50,000 items or 8 MiB.
+// It makes one query by index, of 30 seconds at most. The error is ErrTooManyReceipts above 50,000 items or 8 MiB. One bizId alone,
+// whose receipts are that large, is asked for once more and answered without their results.
 func (r *Receipts) ByBiz(ctx context.Context, bizIDs []string) ([]receipt.Receipt, error) {
 	return r.answer(ctx, byBiz, bizIDs)
 }

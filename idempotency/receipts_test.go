@@ -206,13 +206,27 @@ func TestAnAnswerThatWouldBeTooLargeTakesNoMoreMemoryThanOneThatIsNot(t *testing
 	d.MustExec(`INSERT INTO idempotency.receipts SELECT 'C' || i, 'B1', 'o', 'k', 'SUCCESS', to_json(repeat('x', 200000)), 1, now() FROM generate_series(1, 600) i`)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	status, body := d.post(t, `{"bizIds":["B1"]}`)
+	status, body := d.post(t, `{"bizIds":["B1","B2"]}`)
 	runtime.ReadMemStats(&after)
 	if mb := (after.TotalAlloc - before.TotalAlloc) >> 20; status != 413 || mb > 80 {
 		t.Errorf("%d %.100s after %d MiB, of 120 in the table", status, body, mb)
 	}
 	if _, err := d.Query(t.Context(), []string{"B2"}); err != nil {
 		t.Errorf("the next question: %v", err)
+	}
+}
+
+// Its calls would never be settled: nobody can ask for less than one bizId.
+func TestABizIDWhoseResultsAreTooLargeIsAnsweredWithoutThem(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.MustExec(`INSERT INTO idempotency.receipts SELECT 'C' || i, 'B1', 'o', 'k', 'SUCCESS', to_json(repeat('x', 200000)), 1, now() FROM generate_series(1, 50) i`)
+	all, err := receipt.Collect(t.Context(), []string{"B0", "B1"}, d.Query)
+	if err != nil || len(all.Evidence["B1"].Receipts) != 50 || all.Evidence["B0"].Presence != receipt.Absent {
+		t.Fatalf("%d receipts, %v", len(all.Evidence["B1"].Receipts), err)
+	}
+	if r := all.Evidence["B1"].Receipts[0]; r.Status != receipt.StatusSuccess || r.Result != nil {
+		t.Errorf("%s", r.Raw)
 	}
 }
 

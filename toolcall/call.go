@@ -35,7 +35,7 @@ type Call struct {
 	Operation      string          // "" means the tool's
 	IdempotencyKey string          // "" means BizID:Operation; at most 1,500 bytes
 	Request        json.RawMessage // the caller's own body: a JSON object of at most MaxRequest bytes
-	IssuedAt       time.Time       // when the call was first issued, in the years 2000 to 9999; zero means now
+	IssuedAt       time.Time       // when the call was first issued, in the years 2000 to 9999; zero means now, and is refused with Sent
 	// Sent is above 0 when an earlier process may have sent the call and died: the receipt is asked for before anything is sent. 1 is
 	// right unless more sends are on record; a number too high makes a FAILED receipt look like that of an earlier send.
 	Sent int
@@ -61,7 +61,7 @@ func newCall(c Call, t *tool, now time.Time) (call, error) {
 	if c.IdempotencyKey == "" {
 		c.IdempotencyKey = c.BizID + ":" + c.Operation
 	}
-	if c.IssuedAt.IsZero() {
+	if c.IssuedAt.IsZero() && c.Sent <= 0 {
 		c.IssuedAt = now
 	}
 	// The table keeps microseconds, and a send from there must carry the same timestamp.
@@ -91,6 +91,8 @@ func (c Call) check() error {
 	switch {
 	case strings.ContainsFunc(c.CallID, unicode.IsControl):
 		return errors.New("Call.CallID holds a control character")
+	case c.Sent > 0 && c.IssuedAt.IsZero():
+		return fmt.Errorf("Call.Sent is %d and Call.IssuedAt is not set: when the call was first issued must stand beside its callId, or a late retry passes for a new call", c.Sent)
 	case c.IssuedAt.Year() < 2000 || c.IssuedAt.Year() > 9999:
 		return fmt.Errorf("Call.IssuedAt is %s, must be in the years 2000 to 9999", c.IssuedAt)
 	case c.Sent < 0 || c.Sent > math.MaxInt32-mostSends:

@@ -34,16 +34,16 @@ func TestWhatIsAcceptedCanBeParked(t *testing.T) {
 	c := newClient(t, Config{DB: db, Tools: []Tool{theTool(refusing(t), receipts.url)}})
 	for name, edit := range map[string]func(*Call){
 		"every text at its edge": edge,
-		"an empty request":       func(c *Call) { c.CallID, c.Sent, c.Request = "C1", 1, json.RawMessage(` {} `) },
+		"an empty request":       func(c *Call) { c.CallID, c.Sent, c.IssuedAt, c.Request = "C1", 1, time.Now(), json.RawMessage(` {} `) },
 		"the largest request": func(c *Call) {
-			c.CallID, c.Sent = "C2", 1
+			c.CallID, c.Sent, c.IssuedAt = "C2", 1, time.Now()
 			c.Request = json.RawMessage(`{"t":"` + strings.Repeat("x", MaxRequest-8) + `"}`)
 		},
 		"many digits": func(c *Call) {
-			c.CallID, c.Sent, c.Request = "C3", 1, json.RawMessage(`{"n":[`+strings.Repeat("9", 4000)+`e4000, 0.`+strings.Repeat("9", 3998)+`e-4000]}`)
+			c.CallID, c.Sent, c.IssuedAt, c.Request = "C3", 1, time.Now(), json.RawMessage(`{"n":[`+strings.Repeat("9", 4000)+`e4000, 0.`+strings.Repeat("9", 3998)+`e-4000]}`)
 		},
 		"a wide one": func(c *Call) {
-			c.CallID, c.Sent, c.Request = "C4", 1, json.RawMessage(`{"a":[`+strings.Repeat("{},", 300_000)+`{}]}`)
+			c.CallID, c.Sent, c.IssuedAt, c.Request = "C4", 1, time.Now(), json.RawMessage(`{"a":[`+strings.Repeat("{},", 300_000)+`{}]}`)
 		},
 	} {
 		out, err := c.Do(t.Context(), theCall("", edit))
@@ -105,6 +105,7 @@ var unparkable = []struct {
 	{"an attempt in capitals", "has the member ATTEMPT", func(c *Call) { c.Request = json.RawMessage(`{"a":{"x":[1]},"ATTEMPT":9}`) }, true},
 	{"issued in year 1", "must be in the years 2000 to 9999", func(c *Call) { c.IssuedAt = time.Unix(0, 0) }, true},
 	{"issued in year 10000", "must be in the years 2000 to 9999", func(c *Call) { c.IssuedAt = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC) }, true},
+	{"sent by an earlier process, and nobody knows when", "Call.IssuedAt is not set", func(c *Call) { c.Sent, c.IssuedAt = 1, time.Time{} }, true},
 	{"a negative number of sends", "Call.Sent is -1", func(c *Call) { c.Sent = -1 }, true},
 }
 

@@ -41,7 +41,7 @@ func TestACallerThatGivesUpLosesNoCall(t *testing.T) {
 		},
 		{
 			name: "before anything, of a call that an earlier process may have sent",
-			call: func(c *Call, cancel func()) { c.Sent = 1; cancel() },
+			call: func(c *Call, cancel func()) { c.Sent, c.IssuedAt = 1, time.Now(); cancel() },
 			tool: func(t *testing.T, _ func()) Tool { return theTool(answers(t, internal).url, "http://127.0.0.1:1") }, status: Suspended, story: "park",
 		},
 		{

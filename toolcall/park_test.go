@@ -70,7 +70,7 @@ func TestACallThatOnlyAnEarlierProcessSentIsParkedAsSentJustNow(t *testing.T) {
 	t.Parallel()
 	db := testdb.New(t)
 	c := newClient(t, Config{DB: db, Tools: []Tool{lost(t)}, Clock: func() time.Time { return noon }})
-	out, err := c.Do(t.Context(), theCall("C1", func(c *Call) { c.Sent = 2 }))
+	out, err := c.Do(t.Context(), theCall("C1", func(c *Call) { c.Sent, c.IssuedAt = 2, time.Now() }))
 	if err != nil || out.Status != Suspended || told(out.Steps) != "ask unanswered, ask unanswered, park" {
 		t.Fatalf("%+v, %v", out, err)
 	}
