@@ -178,6 +178,9 @@ func TestHostileIDsComeBackByteForByte(t *testing.T) {
 }
 
 func TestAnAnswerIsNoLargerThanItsReaderTakesAndHalvesHelp(t *testing.T) {
+	if testing.Short() {
+		t.Skip("under the race detector it takes half a minute; the plain run has it")
+	}
 	t.Parallel()
 	d := newDesk(t)
 	fill := func(biz string, n int) {

@@ -104,6 +104,9 @@ func TestOneAnswerServesEveryDueCallOfABizIdWhereverItStands(t *testing.T) {
 }
 
 func TestOneBizIdMayOwnTenThousandCalls(t *testing.T) {
+	if testing.Short() {
+		t.Skip("under the race detector it takes the better part of a minute; the plain run has it")
+	}
 	t.Parallel()
 	db, d := open(t)
 	db.MustExec(`INSERT INTO reconciler.pending_confirmations (call_id, biz_id, tool, operation) SELECT 'C' || n, 'B', 'payment.charge', 'charge' FROM generate_series(0, 9999) n`)

@@ -274,7 +274,10 @@ BEGIN
         RAISE EXCEPTION 'key % is not to be executed: settle only what arrive said EXECUTE for, in its transaction', quote_literal($1)
             USING ERRCODE = 'integrity_constraint_violation';
     END IF;
-    IF NOT idempotency.keep_receipt($4, $2, $3, $1, $9, $10, $5, instant) THEN
+    -- The first statement of keep_receipt, for those that need no more of it: on this path a call of a function is worth counting.
+    INSERT INTO idempotency.receipts (call_id, biz_id, operation, idempotency_key, status, result, attempt, processed_at)
+    VALUES ($4, $2, $3, $1, $9, $10, $5, instant) ON CONFLICT DO NOTHING;
+    IF NOT FOUND AND NOT idempotency.keep_receipt($4, $2, $3, $1, $9, $10, $5, instant) THEN
         -- Committed, the effect would have a receipt that speaks of another execution.
         RAISE EXCEPTION 'call % has a receipt of attempt % or a later one already', quote_literal($4), $5
             USING ERRCODE = 'integrity_constraint_violation';
