@@ -19,7 +19,7 @@ func (a *app) migrateCommand() *cobra.Command {
 		Short: "Make or upgrade the tables; safe to run at any time and by several at once",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.onDatabase(cmd.Context(), a.open, func(db *sqlx.DB) error {
+			return a.onDatabase(cmd.Context(), a.openForMigrations, func(db *sqlx.DB) error {
 				done, err := whose.set.Up(cmd.Context(), db.DB)
 				none := "Schema " + whose.set.Schema + " is up to date."
 				if err != nil {

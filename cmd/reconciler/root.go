@@ -145,6 +145,15 @@ func (a *app) load() (*config.Config, error) {
 
 // open connects to the database of the configuration.
 func (a *app) open(ctx context.Context, c *config.Config) (*sqlx.DB, error) {
+	return connect(ctx, c, database.Open)
+}
+
+// openForMigrations is open for statements that take as long as they want.
+func (a *app) openForMigrations(ctx context.Context, c *config.Config) (*sqlx.DB, error) {
+	return connect(ctx, c, database.OpenForMigrations)
+}
+
+func connect(ctx context.Context, c *config.Config, open func(dsn string) (*sqlx.DB, error)) (*sqlx.DB, error) {
 	if err := c.RequireDatabase(); err != nil {
 		return nil, usage(err)
 	}
@@ -152,7 +161,7 @@ func (a *app) open(ctx context.Context, c *config.Config) (*sqlx.DB, error) {
 	if err != nil {
 		return nil, usage(err)
 	}
-	db, err := database.Open(dsn)
+	db, err := open(dsn)
 	if err != nil {
 		return nil, usage(err)
 	}

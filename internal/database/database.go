@@ -21,8 +21,17 @@ import (
 // MaxConns bounds the connections one process opens, unless it says otherwise.
 const MaxConns = 25
 
-// Open prepares a pool for dsn. It connects to nothing yet.
-func Open(dsn string) (*sqlx.DB, error) {
+// Open prepares a pool for dsn. It connects to nothing yet. On its connections no answer is waited for longer than statement_timeout of
+// the dsn and a little more: a server that hangs, or whose host is gone without a word, is an error then.
+func Open(dsn string) (*sqlx.DB, error) { return open(dsn, patience) }
+
+// OpenForMigrations is Open for statements that set statement_timeout aside, such as building an index beside the traffic: they may
+// take as long as they want.
+func OpenForMigrations(dsn string) (*sqlx.DB, error) {
+	return open(dsn, func(pq.Config) pq.Dialer { return nil })
+}
+
+func open(dsn string, dialer func(pq.Config) pq.Dialer) (*sqlx.DB, error) {
 	cfg, err := pq.NewConfig(dsn)
 	if err != nil {
 		return nil, fmt.Errorf("reading the database URL: %w", err)
@@ -30,6 +39,9 @@ func Open(dsn string) (*sqlx.DB, error) {
 	connector, err := pq.NewConnectorConfig(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("reading the database URL: %w", err)
+	}
+	if d := dialer(cfg); d != nil {
+		connector.Dialer(d)
 	}
 	db := sqlx.NewDb(sql.OpenDB(connector), "postgres")
 	db.SetMaxOpenConns(MaxConns)
