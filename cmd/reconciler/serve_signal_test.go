@@ -30,8 +30,9 @@ func TestServeFinishesTheBatchInHandOnSIGTERMAndTheNextReplicaGoesOn(t *testing.
 	if !slices.Equal(before, slices.Sorted(slices.Values(inHand))) {
 		t.Errorf("settled %v, in hand were %v", before, inHand)
 	}
-	if free := one[bool](s, `SELECT bool_and(expires_at <= clock_timestamp()) FROM reconciler.leases`); !free {
-		t.Error("a lease was not given back")
+	// That of the clean-up may have been on its way to be taken; its session is gone, and anybody may take it.
+	if free := one[bool](s, `SELECT expires_at <= clock_timestamp() FROM reconciler.leases WHERE name = 'reconcile:charge'`); !free {
+		t.Error("the lease was not given back")
 	}
 
 	s.downstream.forget(nil)
