@@ -19,7 +19,7 @@ import (
 	"github.com/callreceipt/reconciler/receipt"
 )
 
-// The size of the load. At full size, in about a minute on two cores:
+// The size of the load. At full size, in about ten seconds on two cores:
 //
 //	go test ./idempotency -run TestManyRequests -keys 2000 -requests 20000
 var (
