@@ -3,7 +3,9 @@ package idempotency
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"database/sql"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -27,7 +29,7 @@ func (r readCommitted) BeginTxx(ctx context.Context, _ *sql.TxOptions) (*sqlx.Tx
 
 // statements are what every execution needs. Without them lib/pq prepares each anew for every use, which is a round trip more and costs
 // the server as much as the work itself.
-type statements struct{ arrive, settle *sql.Stmt }
+type statements struct{ claim, arrive, settle *sql.Stmt }
 
 // prepare is called before a transaction is opened: with one open, it could wait for the very connection that the transaction holds.
 // Of several at once each prepares for itself and one is kept: who waited for another would outlast his own context.
@@ -36,25 +38,57 @@ func (g *Guard) prepare(ctx context.Context) error {
 		return nil
 	}
 	s, err := newStatements(ctx, g.db)
-	if err != nil || g.prepared.CompareAndSwap(nil, s) {
-		return err
+	if err == nil && g.prepared.CompareAndSwap(nil, s) {
+		return nil
 	}
-	_, _ = s.arrive.Close(), s.settle.Close() // at the latest they end with their connection
-	return nil
+	for _, stmt := range []*sql.Stmt{s.claim, s.arrive, s.settle} {
+		if stmt != nil {
+			_ = stmt.Close() // at the latest it ends with its connection
+		}
+	}
+	return err
 }
 
 func newStatements(ctx context.Context, db *sqlx.DB) (s *statements, err error) {
 	s = &statements{}
+	// The first arrival of a key gets a row: what idempotency.arrive does for it under the same conditions, for half the cost. It never
+	// waits, since whoever may execute the key holds its advisory lock. The watermark is read before the claim is made, so settle
+	// reads it again.
+	s.claim, err = db.PrepareContext(ctx, `
+		INSERT INTO idempotency.claims (key_digest, created_at)
+		SELECT $1::bytea, date_trunc('milliseconds', greatest(clock_timestamp(), $3::timestamptz) + interval '1 millisecond')
+		WHERE pg_try_advisory_xact_lock($2) AND $3::timestamptz <= clock_timestamp() + interval '5 minutes'
+			AND NOT EXISTS (SELECT FROM idempotency.watermarks w WHERE w.table_name = 'idempotency.keys' AND $3::timestamptz < w.watermark)
+			AND NOT EXISTS (SELECT FROM idempotency.receipts r WHERE r.call_id = $4::text)
+		ON CONFLICT DO NOTHING RETURNING created_at`)
+	if err != nil {
+		return s, fmt.Errorf("preparing the claim of a key: %w", err)
+	}
 	// A function in FROM would cost the server a tuple store; OFFSET keeps it from being called for each column.
 	s.arrive, err = db.PrepareContext(ctx, `
 		SELECT (a).outcome, (a).created_at, (a).status, (a).result, (a).answered_attempt, (a).processed_at
 		FROM (SELECT idempotency.arrive($1, $2, $3, $4, $5, $6, $7, $8, $9) AS a OFFSET 0) AS arrival`)
 	if err != nil {
-		return nil, fmt.Errorf("preparing idempotency.arrive: %w", err)
+		return s, fmt.Errorf("preparing idempotency.arrive: %w", err)
 	}
-	s.settle, err = db.PrepareContext(ctx, `SELECT idempotency.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`)
+	// As idempotency.settle, which doubts in addition that its caller was told to execute. No row comes back when the watermark has
+	// passed the call since, and false when a receipt of the call was there.
+	s.settle, err = db.PrepareContext(ctx, `
+		WITH key AS (
+			INSERT INTO idempotency.keys (idempotency_key, biz_id, operation, call_id, attempt, status, result, request_hash, issued_at,
+				created_at, completed_at, expires_at)
+			SELECT $1::text, $2::text, $3::text, $4::text, $5::integer, $9::text, $10::json, $7::bytea, $6::timestamptz, $8::timestamptz,
+				CASE WHEN $9::text <> 'PROCESSING' THEN statement_timestamp() END, $8::timestamptz + $11::interval
+			WHERE NOT EXISTS (SELECT FROM idempotency.watermarks w WHERE w.table_name = 'idempotency.keys' AND $6::timestamptz < w.watermark)
+			RETURNING statement_timestamp() AS at
+		), kept AS (
+			INSERT INTO idempotency.receipts (call_id, biz_id, operation, idempotency_key, status, result, attempt, processed_at)
+			SELECT $4::text, $2::text, $3::text, $1::text, $9::text, $10::json, $5::integer, at FROM key
+			ON CONFLICT DO NOTHING RETURNING true
+		)
+		SELECT at, EXISTS (SELECT FROM kept) FROM key`)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("preparing idempotency.settle: %w", err), s.arrive.Close())
+		return s, fmt.Errorf("preparing the settlement of a key: %w", err)
 	}
 	return s, nil
 }
@@ -87,14 +121,24 @@ func (r Request) processing() receipt.Receipt {
 	}
 }
 
-// arrive asks what to do with the request.
+// arrive asks what to do with the request. Like settle it leaves it to the transaction to watch ctx, which it does from its beginning: a
+// watcher more for each statement would cost what a statement costs the server.
 func (g *Guard) arrive(ctx context.Context, tx *sqlx.Tx, r Request) (answer, error) {
+	var createdAt sql.NullTime
+	digest := sha256.Sum256([]byte(r.IdempotencyKey))
+	err := tx.StmtContext(ctx, g.prepared.Load().claim).QueryRowContext(context.WithoutCancel(ctx), //nolint:sqlclosecheck // it ends with the transaction
+		digest[:], int64(binary.BigEndian.Uint64(digest[:])), r.IssuedAt, r.CallID).Scan(&createdAt) //nolint:gosec // the same 64 bits
+	switch {
+	case err == nil:
+		return answer{executed: true, createdAt: createdAt.Time}, nil
+	case !errors.Is(err, sql.ErrNoRows):
+		return answer{}, fmt.Errorf("claiming the key: %w", err)
+	}
 	var (
-		outcome   string
-		createdAt sql.NullTime
-		p         proof
+		outcome string
+		p       proof
 	)
-	err := tx.StmtContext(ctx, g.prepared.Load().arrive).QueryRowContext(ctx, //nolint:sqlclosecheck // it ends with the transaction
+	err = tx.StmtContext(ctx, g.prepared.Load().arrive).QueryRowContext(ctx, //nolint:sqlclosecheck // it ends with the transaction
 		r.IdempotencyKey, r.BizID, r.Operation, r.CallID, r.Attempt, r.IssuedAt, r.Hash, g.rerunFailed, g.waitMS).
 		Scan(&outcome, &createdAt, &p.Status, &p.Result, &p.Attempt, &p.ProcessedAt)
 	switch {
@@ -128,18 +172,30 @@ func (g *Guard) settle(ctx context.Context, tx *sqlx.Tx, r Request, createdAt ti
 	if err != nil {
 		return receipt.Receipt{}, err
 	}
-	var at time.Time
-	err = tx.StmtContext(ctx, g.prepared.Load().settle).QueryRowContext(ctx, //nolint:sqlclosecheck // it ends with the transaction
-		r.IdempotencyKey, r.BizID, r.Operation, r.CallID, r.Attempt, r.IssuedAt, r.Hash, createdAt, end.status, end.text(), g.remember).Scan(&at)
+	var (
+		at   time.Time
+		kept bool
+	)
+	err = tx.StmtContext(ctx, g.prepared.Load().settle).QueryRowContext(context.WithoutCancel(ctx), //nolint:sqlclosecheck // it ends with the transaction
+		r.IdempotencyKey, r.BizID, r.Operation, r.CallID, r.Attempt, r.IssuedAt, r.Hash, createdAt, end.status, end.text(), g.remember).
+		Scan(&at, &kept)
+	if err == nil && !kept {
+		err = tx.GetContext(ctx, &kept, `SELECT idempotency.keep_receipt($1, $2, $3, $4, $5, $6, $7, $8)`,
+			r.CallID, r.BizID, r.Operation, r.IdempotencyKey, end.status, end.text(), r.Attempt, at)
+	}
 	switch {
 	case noPartition(err):
 		return receipt.Receipt{}, errNoPartition
 	case otherIntent(err):
 		return receipt.Receipt{}, ErrOtherPayload
+	case errors.Is(err, sql.ErrNoRows):
+		return receipt.Receipt{}, ErrExpired
 	case errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil:
 		return receipt.Receipt{}, fmt.Errorf("the business function ended the transaction itself, and what it wrote may be there without a receipt: %w", err)
 	case err != nil:
-		return receipt.Receipt{}, fmt.Errorf("idempotency.settle: %w", err)
+		return receipt.Receipt{}, fmt.Errorf("settling the key: %w", err)
+	case !kept: // committed, the effect would have a receipt that speaks of another execution
+		return receipt.Receipt{}, fmt.Errorf("settling the key: the call has a receipt of attempt %d or a later one already", r.Attempt)
 	}
 	answer := r.processing()
 	answer.Status, answer.Result, answer.ProcessedAt = end.status, end.result, at.UTC()
