@@ -215,7 +215,7 @@ func (e ending) checked(r Request) (ending, error) {
 	longest.Status, longest.Result, longest.Attempt = e.status, e.result, math.MaxInt32
 	longest.ProcessedAt = time.Date(9999, 12, 31, 23, 59, 59, 999_999_000, time.UTC)
 	if len(e.result) > 128<<10 { // a small one has room for any id
-		longest.CallID = strings.Repeat(`"`, maxCallID)
+		longest.CallID = strings.Repeat(`"`, receipt.MaxCallID)
 	}
 	if err := longest.Check(); err != nil {
 		return ending{}, fmt.Errorf("no receipt can carry the result of the business function: %w", err)

@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/callreceipt/reconciler/internal/printable"
 	"github.com/callreceipt/reconciler/receipt"
 )
 
@@ -30,18 +30,8 @@ import (
 // nothing, so set it a limit.
 func (g *Guard) Handler(fn func(ctx context.Context, tx *sqlx.Tx, r Request) (json.RawMessage, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if req.Method != http.MethodPost {
-			w.Header().Set("Allow", http.MethodPost)
-			deny(w, http.StatusMethodNotAllowed, "a call is a POST")
-			return
-		}
-		body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxBody))
-		if err != nil {
-			if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-				deny(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d bytes", maxBody))
-				return
-			}
-			deny(w, http.StatusBadRequest, "the body did not arrive as a whole")
+		body, ok := aCall.read(w, req)
+		if !ok {
 			return
 		}
 		r, err := ParseRequest(body)
@@ -63,7 +53,7 @@ func (g *Guard) Handler(fn func(ctx context.Context, tx *sqlx.Tx, r Request) (js
 func sameKey(header http.Header, r Request) error {
 	for _, key := range header.Values("Idempotency-Key") {
 		if key != "" && utf8.ValidString(key) && key != strings.Trim(r.IdempotencyKey, " \t") {
-			return fmt.Errorf("the header Idempotency-Key is %s and the body's key is %s", quoted(key), quoted(r.IdempotencyKey))
+			return fmt.Errorf("the header Idempotency-Key is %s and the body's key is %s", printable.Quote(key), printable.Quote(r.IdempotencyKey))
 		}
 	}
 	return nil

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/callreceipt/reconciler/internal/printable"
 )
 
 // The bounds of a body.
@@ -105,7 +107,7 @@ func (m *message) member(d *jsontext.Decoder) error {
 			}
 			return nil
 		case strings.EqualFold(name, known):
-			return fmt.Errorf("member %s must be written %s", quoted(name), known)
+			return fmt.Errorf("member %s must be written %s", printable.Quote(name), known)
 		}
 	}
 	value, err := appendCanonical(nil, d)
@@ -196,7 +198,7 @@ func ill(err error) error {
 	case !ok:
 		return fmt.Errorf("the body cannot be read: %w", err)
 	case errors.Is(err, jsontext.ErrDuplicateName):
-		return fmt.Errorf("the body has member %s twice, at byte %d", quoted(syntax.JSONPointer.LastToken()), syntax.ByteOffset)
+		return fmt.Errorf("the body has member %s twice, at byte %d", printable.Quote(syntax.JSONPointer.LastToken()), syntax.ByteOffset)
 	}
 	return fmt.Errorf("the body is not well-formed JSON at byte %d: %w", syntax.ByteOffset, syntax.Err)
 }

@@ -165,7 +165,7 @@ func (r *Receipts) item(ctx context.Context, s stored) (receipt.Receipt, error) 
 		item.Result = []byte(s.Result.String)
 		trouble = item.Check()
 	}
-	who := prefix(Request{CallID: s.CallID, BizID: s.BizID, Attempt: s.Attempt})
+	who := printable.Call(s.CallID, s.BizID, s.Attempt)
 	if trouble != nil {
 		r.log.ErrorContext(ctx, who+" nobody can read the result of this receipt, it is answered without", "error", trouble)
 		item.Result = nil

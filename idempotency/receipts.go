@@ -3,12 +3,9 @@ package idempotency
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"net/http"
-	"strconv"
 
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/jmoiron/sqlx"
 
 	"github.com/callreceipt/reconciler/receipt"
@@ -60,18 +57,8 @@ const opening, closing = `{"receipts":[`, `]}`
 // answer would be, 422 for ids one of which has a receipt that nobody can read, 405, 503 when the request's context ended, and 500
 // for trouble of our own, which is logged and not told.
 func (r *Receipts) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	if req.Method != http.MethodPost {
-		w.Header().Set("Allow", http.MethodPost)
-		deny(w, http.StatusMethodNotAllowed, "the receipt query is a POST")
-		return
-	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, mostQuestion))
-	if err != nil {
-		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-			deny(w, http.StatusRequestEntityTooLarge, "the question is larger than "+strconv.Itoa(mostQuestion)+" bytes, ask for fewer ids at once")
-			return
-		}
-		deny(w, http.StatusBadRequest, "the question did not arrive as a whole")
+	body, ok := aQuestion.read(w, req)
+	if !ok {
 		return
 	}
 	q, err := parseQuestion(body)
@@ -114,17 +101,4 @@ func encode(items []receipt.Receipt) []byte {
 		body = append(body, item.Raw...)
 	}
 	return append(body, closing...)
-}
-
-// deny says what is wrong.
-func deny(w http.ResponseWriter, status int, what string) {
-	body, _ := jsontext.AppendQuote([]byte(`{"error":`), what) // invalid UTF-8 is replaced
-	respond(w, status, append(body, '}', '\n'))
-}
-
-func respond(w http.ResponseWriter, status int, body []byte) {
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	w.WriteHeader(status)
-	_, _ = w.Write(body) // whoever asked may be gone
 }

@@ -204,7 +204,7 @@ func (r *Relay) clear(ctx context.Context, d delivery) error {
 		return relaying("clearing the outbox of what was delivered", err)
 	}
 	for _, f := range d.refused {
-		r.log().ErrorContext(ctx, prefix(Request{CallID: f.CallID, BizID: f.BizID, Attempt: int(f.Attempt)})+
+		r.log().ErrorContext(ctx, printable.Call(f.CallID, f.BizID, int(f.Attempt))+
 			" the other database refuses this receipt; it stays in idempotency.receipt_outbox for a person, see its column refused",
 			"id", f.ID, "error", f.why)
 	}

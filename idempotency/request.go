@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -15,14 +14,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/callreceipt/reconciler/internal/printable"
-)
-
-// The longest ids, in bytes, as the tables have them.
-const (
-	maxCallID    = 200
-	maxBizID     = 1000
-	maxOperation = 200
-	maxKey       = 1500
+	"github.com/callreceipt/reconciler/internal/rfc3339"
+	"github.com/callreceipt/reconciler/receipt"
 )
 
 // Request is a call as it arrived.
@@ -77,19 +70,24 @@ func (r Request) checked() (Request, error) {
 	for _, id := range [...]struct {
 		name, value string
 		most        int
-	}{{nameCallID, r.CallID, maxCallID}, {nameBizID, r.BizID, maxBizID}, {nameOperation, r.Operation, maxOperation}, {nameKey, r.IdempotencyKey, maxKey}} {
+	}{
+		{nameCallID, r.CallID, receipt.MaxCallID},
+		{nameBizID, r.BizID, receipt.MaxBizID},
+		{nameOperation, r.Operation, receipt.MaxOperation},
+		{nameKey, r.IdempotencyKey, receipt.MaxIdempotencyKey},
+	} {
 		switch {
 		case id.value == "":
 			return Request{}, errors.New(id.name + " is missing")
 		case len(id.value) > id.most:
 			return Request{}, fmt.Errorf("%s has %d bytes, more than the %d allowed", id.name, len(id.value), id.most)
 		case !utf8.ValidString(id.value) || strings.ContainsRune(id.value, 0):
-			return Request{}, fmt.Errorf("%s %s holds a NUL character or invalid UTF-8", id.name, quoted(id.value))
+			return Request{}, fmt.Errorf("%s %s holds a NUL character or invalid UTF-8", id.name, printable.Quote(id.value))
 		}
 	}
 	switch year := r.IssuedAt.UTC().Year(); {
 	case strings.ContainsFunc(r.CallID, unicode.IsControl):
-		return Request{}, fmt.Errorf("callId %s holds a control character", quoted(r.CallID))
+		return Request{}, fmt.Errorf("callId %s holds a control character", printable.Quote(r.CallID))
 	case r.Attempt < 1 || r.Attempt > math.MaxInt32:
 		return Request{}, fmt.Errorf("attempt %d is not from 1 to %d", r.Attempt, math.MaxInt32)
 	case r.IssuedAt.IsZero():
@@ -107,7 +105,7 @@ func (m message) text(name string) (string, error) {
 		return "", nil
 	}
 	if raw.Kind() != jsontext.KindString {
-		return "", fmt.Errorf("%s %s is not a string", name, quoted(string(raw)))
+		return "", fmt.Errorf("%s %s is not a string", name, printable.Quote(raw))
 	}
 	text, err := jsontext.AppendUnquote(nil, raw)
 	if err == nil && len(text) == 0 {
@@ -124,13 +122,10 @@ func (m message) attempt() (int, error) {
 	}
 	n, err := strconv.Atoi(string(raw))
 	if err != nil || n < 1 || n > math.MaxInt32 {
-		return 0, fmt.Errorf("attempt %s is not an integer from 1 to %d", quoted(string(raw)), math.MaxInt32)
+		return 0, fmt.Errorf("attempt %s is not an integer from 1 to %d", printable.Quote(raw), math.MaxInt32)
 	}
 	return n, nil
 }
-
-// rfc3339 is stricter than package time, which also takes one-digit hours, a comma before the fraction and zones beyond 24 hours.
-var rfc3339 = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)$`)
 
 // timestamp reads when the call was first issued; zero when it is not there.
 func (m message) timestamp() (time.Time, error) {
@@ -138,23 +133,14 @@ func (m message) timestamp() (time.Time, error) {
 	if text == "" || err != nil {
 		return time.Time{}, err
 	}
-	t, err := time.Parse(time.RFC3339Nano, text)
-	if err != nil || !rfc3339.MatchString(text) {
-		return time.Time{}, fmt.Errorf("timestamp %s is not an RFC 3339 time with a zone", quoted(text))
+	t, ok := rfc3339.Parse([]byte(text))
+	if !ok {
+		return time.Time{}, fmt.Errorf("timestamp %s is not an RFC 3339 time with a zone", printable.Quote(text))
 	}
-	return t.UTC(), nil
+	return t, nil
 }
 
 // prefix starts every log line about a call, so that grep finds a whole intent.
 func prefix(r Request) string {
-	return "[call=" + printable.ID(r.CallID) + "][biz=" + printable.ID(r.BizID) + "][try=" + strconv.Itoa(r.Attempt) + "]"
-}
-
-// quoted shows the beginning of a text of unknown origin, in ASCII and one line.
-func quoted(s string) string {
-	const most = 40
-	if len(s) > most {
-		return strconv.QuoteToASCII(s[:most]) + "…"
-	}
-	return strconv.QuoteToASCII(s)
+	return printable.Call(r.CallID, r.BizID, r.Attempt)
 }

@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/callreceipt/reconciler/internal/printable"
 )
 
 // onWire tells whether a kind stands for an exchange that was cut off, which our own caller may have done.
@@ -102,7 +104,7 @@ func locationHost(header http.Header) string {
 	case u.Host == "":
 		return "the same host"
 	default:
-		return quote(u.Host)
+		return printable.Quote(u.Host)
 	}
 }
 

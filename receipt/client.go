@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/callreceipt/reconciler/internal/printable"
 	"github.com/callreceipt/reconciler/internal/secretfile"
 )
 
@@ -176,7 +177,7 @@ func question(member string, ids []string) ([]byte, error) {
 		}
 		var err error
 		if body, err = jsontext.AppendQuote(body, id); err != nil {
-			return nil, fmt.Errorf("%s: %s is not valid UTF-8", member, quote(id))
+			return nil, fmt.Errorf("%s: %s is not valid UTF-8", member, printable.Quote(id))
 		}
 	}
 	return append(body, `]}`...), nil
@@ -185,7 +186,7 @@ func question(member string, ids []string) ([]byte, error) {
 // read reads the body of an answer.
 func (c *Client) read(resp *http.Response) ([]byte, *Error) {
 	if coding := resp.Header.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
-		return nil, &Error{Kind: KindMalformed, Err: fmt.Errorf("Content-Encoding %s was not asked for", quote(coding))}
+		return nil, &Error{Kind: KindMalformed, Err: fmt.Errorf("Content-Encoding %s was not asked for", printable.Quote(coding))}
 	}
 	tooLarge := &Error{Outcome: BadBatch, Kind: KindTooLarge, Err: fmt.Errorf("more than %d bytes", c.maxBytes)}
 	if resp.ContentLength > c.maxBytes {

@@ -10,6 +10,8 @@ import (
 	"net/url"
 	"os"
 	"time"
+
+	"github.com/callreceipt/reconciler/internal/printable"
 )
 
 // Config is what a Client needs to know of its downstream.
@@ -91,7 +93,7 @@ func parseURL(text string) (*url.URL, error) {
 	case err != nil:
 		return nil, errors.New("is not a URL (not shown, it may hold a password)")
 	case u.Scheme != "http" && u.Scheme != "https":
-		return nil, fmt.Errorf("has the scheme %s, must be http or https", quote(u.Scheme))
+		return nil, fmt.Errorf("has the scheme %s, must be http or https", printable.Quote(u.Scheme))
 	case u.Hostname() == "":
 		return nil, errors.New("names no host")
 	case u.Fragment != "":

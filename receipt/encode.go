@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/callreceipt/reconciler/internal/printable"
 )
 
 // MarshalJSON writes the receipt as an item of an answer. Members that are empty are left out, and Raw is not looked at.
@@ -26,7 +28,7 @@ func (r Receipt) MarshalJSON() ([]byte, error) {
 		b = appendName(b, m.name)
 		var err error
 		if b, err = jsontext.AppendQuote(b, m.value); err != nil {
-			return nil, fmt.Errorf("%s %s is not valid UTF-8", m.name, quote(m.value))
+			return nil, fmt.Errorf("%s %s is not valid UTF-8", m.name, printable.Quote(m.value))
 		}
 	}
 	if r.Result != nil {

@@ -6,6 +6,8 @@ import (
 	"io"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/callreceipt/reconciler/internal/printable"
 )
 
 // fault is the reason why an answer is no answer: where it is and what is wrong there.
@@ -45,7 +47,7 @@ func (d *decoder) syntax(err error) error {
 	case d.spot.at >= 0 && d.spot.at <= at:
 		return d.fault(d.spot.at, "%s", d.spot.text)
 	case errors.Is(err, jsontext.ErrDuplicateName):
-		text = "duplicate member " + quote(syn.JSONPointer.LastToken())
+		text = "duplicate member " + printable.Quote(syn.JSONPointer.LastToken())
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		text = "the text ends too early"
 	}

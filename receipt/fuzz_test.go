@@ -78,7 +78,7 @@ func checkReceipt(t *testing.T, bizID string, r Receipt, body []byte) {
 	if r.BizID != bizID || raw["bizId"] != bizID || raw["callId"] != r.CallID || raw["status"] != string(r.Status) {
 		t.Fatalf("%+v from %v", r, raw)
 	}
-	if r.CallID == "" || len(r.CallID) > maxCallID || r.Attempt < 0 || (!r.ProcessedAt.IsZero() && r.ProcessedAt.Year() < 2000) {
+	if r.CallID == "" || len(r.CallID) > MaxCallID || r.Attempt < 0 || (!r.ProcessedAt.IsZero() && r.ProcessedAt.Year() < 2000) {
 		t.Fatalf("%+v", r)
 	}
 	if text, err := json.Marshal(raw); err != nil || bytes.Contains(bytes.ReplaceAll(text, []byte(`\\`), nil), []byte(`\u0000`)) {

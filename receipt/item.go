@@ -9,16 +9,13 @@ import (
 	"unicode"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/callreceipt/reconciler/internal/printable"
+	"github.com/callreceipt/reconciler/internal/rfc3339"
 )
 
-// The longest ids and words of a receipt, in bytes. An idempotency key is by default bizId:operation.
-const (
-	maxCallID = 200
-	maxBizID  = 1000
-	maxWord   = 1500
-	// maxReceipt bounds one receipt with its result. It is stored with every call that it settles.
-	maxReceipt = 256 << 10
-)
+// maxReceipt bounds one receipt with its result, in bytes. It is stored with every call that it settles.
+const maxReceipt = 256 << 10
 
 // The names of an item's members.
 const (
@@ -56,7 +53,7 @@ func (d *decoder) receipt() (bizID []byte, r Receipt, err error) {
 		case nameCallID:
 			r.CallID, wrong = callID(raw)
 		case nameBizID:
-			bizID, wrong = text(raw, 1, maxBizID)
+			bizID, wrong = text(raw, 1, MaxBizID)
 		case nameOperation:
 			r.Operation, wrong = optional(raw)
 		case nameKey:
@@ -106,7 +103,7 @@ func (d *decoder) member(name []byte, known ...string) ([]byte, error) {
 	}
 	for _, k := range known {
 		if strings.EqualFold(string(name), k) {
-			return nil, d.fault(d.dec.InputOffset(), "member %s must be written %s", quote(name), k)
+			return nil, d.fault(d.dec.InputOffset(), "member %s must be written %s", printable.Quote(name), k)
 		}
 	}
 	return d.value()
@@ -115,7 +112,7 @@ func (d *decoder) member(name []byte, known ...string) ([]byte, error) {
 // text returns the text of a JSON string of least to most bytes, or what is wrong with the value.
 func text(raw []byte, least, most int) (s []byte, wrong string) {
 	if raw[0] != '"' {
-		return nil, quote(raw) + " is not a string"
+		return nil, printable.Quote(raw) + " is not a string"
 	}
 	s = unquote(raw)
 	if len(s) < least {
@@ -128,18 +125,19 @@ func text(raw []byte, least, most int) (s []byte, wrong string) {
 }
 
 func callID(raw []byte) (id, wrong string) {
-	s, wrong := text(raw, 1, maxCallID)
+	s, wrong := text(raw, 1, MaxCallID)
 	if wrong == "" && bytes.ContainsFunc(s, unicode.IsControl) {
-		return "", quote(s) + " holds a control character"
+		return "", printable.Quote(s) + " holds a control character"
 	}
 	return string(s), wrong
 }
 
+// optional reads an operation or an idempotency key. They are only compared with a call's, so an operation may be as long as a key.
 func optional(raw []byte) (s, wrong string) {
 	if isNull(raw) {
 		return "", ""
 	}
-	b, wrong := text(raw, 0, maxWord)
+	b, wrong := text(raw, 0, MaxIdempotencyKey)
 	return string(b), wrong
 }
 
@@ -149,9 +147,9 @@ func status(raw []byte) (s Status, wrong string) {
 			return s, ""
 		}
 	}
-	shown := quote(raw)
+	shown := printable.Quote(raw)
 	if raw[0] == '"' {
-		shown = quote(unquote(raw))
+		shown = printable.Quote(unquote(raw))
 	}
 	return "", shown + " is not one of SUCCESS, FAILED, PROCESSING, NOT_FOUND"
 }
@@ -162,7 +160,7 @@ func attempt(raw []byte) (n int, wrong string) {
 	}
 	n, err := strconv.Atoi(string(raw))
 	if err != nil || n < 1 || n > math.MaxInt32 {
-		return 0, quote(raw) + " is not an integer from 1 to 2147483647"
+		return 0, printable.Quote(raw) + " is not an integer from 1 to 2147483647"
 	}
 	return n, ""
 }
@@ -173,23 +171,17 @@ func instant(raw []byte) (t time.Time, wrong string) {
 	if isNull(raw) {
 		return time.Time{}, ""
 	}
-	if raw[0] != '"' || !readTime(&t, unquote(raw)) {
-		return time.Time{}, quote(raw) + " is not an RFC 3339 time with a zone"
+	ok := raw[0] == '"'
+	if ok {
+		t, ok = rfc3339.Parse(unquote(raw))
 	}
-	if t = t.UTC(); t.Year() < 2000 || t.Year() > 9999 {
-		return time.Time{}, quote(raw) + " is not in the years 2000 to 9999"
+	switch {
+	case !ok:
+		return time.Time{}, printable.Quote(raw) + " is not an RFC 3339 time with a zone"
+	case t.Year() < 2000 || t.Year() > 9999:
+		return time.Time{}, printable.Quote(raw) + " is not in the years 2000 to 9999"
 	}
 	return t, ""
-}
-
-// readTime reads RFC 3339 as it is written: package time also takes one-digit hours, a comma before the fraction and
-// zones beyond 24 hours (go.dev/issue/54580).
-func readTime(t *time.Time, s []byte) bool {
-	if t.UnmarshalText(s) != nil || s[13] != ':' || bytes.IndexByte(s, ',') >= 0 {
-		return false
-	}
-	zone := s[len(s)-min(len(s), len("+00:00")):]
-	return s[len(s)-1] == 'Z' || (string(zone[1:3]) < "24" && string(zone[4:]) < "60")
 }
 
 func isNull(raw []byte) bool { return raw[0] == 'n' }

@@ -25,6 +25,15 @@ const (
 	StatusNotFound   Status = "NOT_FOUND"
 )
 
+// The longest ids of a call, in bytes. The tables of pending calls and of receipts have the same bounds. An idempotency key is by default
+// bizId:operation.
+const (
+	MaxCallID         = 200
+	MaxBizID          = 1000
+	MaxOperation      = 200
+	MaxIdempotencyKey = 1500
+)
+
 // Receipt is one item of an answer. CallID is empty only for a NOT_FOUND of a whole bizId.
 type Receipt struct {
 	CallID         string

@@ -14,6 +14,8 @@ import (
 	"unicode"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/callreceipt/reconciler/internal/printable"
 )
 
 // Attempt is one send of a call. All of it but Number is the same in every send.
@@ -105,7 +107,7 @@ func (a Attempt) body() ([]byte, error) {
 func (a Attempt) answeredBy(r Receipt) error {
 	switch {
 	case r.CallID != a.CallID || r.BizID != a.BizID:
-		return fmt.Errorf("a receipt of call %s of bizId %s", quote(r.CallID), quote(r.BizID))
+		return fmt.Errorf("a receipt of call %s of bizId %s", printable.Quote(r.CallID), printable.Quote(r.BizID))
 	case r.Status != StatusSuccess && r.Status != StatusFailed:
 		return fmt.Errorf("the call is %s", r.Status)
 	}

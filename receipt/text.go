@@ -35,11 +35,3 @@ func oneLine(s string, limit int) string {
 	}
 	return b.String()
 }
-
-// quote shows the beginning of a value in quotes, in ASCII.
-func quote[Text ~string | ~[]byte](s Text) string {
-	if len(s) > maxQuote {
-		return strconv.QuoteToASCII(string(s[:maxQuote])) + "…"
-	}
-	return strconv.QuoteToASCII(string(s))
-}

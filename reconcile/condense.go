@@ -27,16 +27,16 @@ func (f few) add(r receipt.Receipt) {
 	kept := f[r.Status]
 	for i := range kept {
 		if kept[i].CallID == r.CallID {
-			kept[i] = *first(&kept[i], &r)
+			kept[i] = *receipt.First(&kept[i], &r)
 			return
 		}
 	}
 	switch {
 	case len(kept) < 2:
 		f[r.Status] = append(kept, r)
-	case first(&kept[0], &kept[1]) == &kept[0] && first(&kept[1], &r) == &r:
+	case receipt.First(&kept[0], &kept[1]) == &kept[0] && receipt.First(&kept[1], &r) == &r:
 		kept[1] = r
-	case first(&kept[0], &r) == &r:
+	case receipt.First(&kept[0], &r) == &r:
 		kept[0] = r
 	}
 }

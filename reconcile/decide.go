@@ -69,15 +69,15 @@ func decideOpen(call pending.Call, seen receipt.Evidence, of sorted, p Policy, n
 		return resend(call, p, now, ReasonNotFound, 0) // a pure query skips to 10
 	case !mentions(call, seen):
 		return Verdict{Action: Wait, Reason: ReasonUnanswered, NotFound: call.NotFoundCount} // 12
-	case of.conflict:
+	case of.own.Contradictory:
 		return Verdict{Action: Escalate, Reason: ReasonConflictingReceipts} // 2
-	case of.success != nil:
-		return Verdict{Action: Succeed, Reason: ReasonReceiptSuccess, Proof: of.success} // 3
-	case of.failed != nil:
+	case of.own.Success != nil:
+		return Verdict{Action: Succeed, Reason: ReasonReceiptSuccess, Proof: of.own.Success} // 3
+	case of.own.Failed != nil:
 		return failed(call, of, p, now) // 4
-	case of.staleFailed:
+	case of.own.StaleFailed:
 		return waitOrEscalate(old, ReasonStaleFailure, ReasonStaleFailure) // 4
-	case of.processing:
+	case of.own.Processing:
 		return waitOrEscalate(old, ReasonProcessing, ReasonProcessingTooLong) // 5
 	case of.otherSuccess != nil:
 		return Verdict{Action: Succeed, Reason: ReasonSettledByOtherCall, Anomaly: CallIDChanged, Proof: of.otherSuccess} // 6
@@ -91,9 +91,9 @@ func decideOpen(call pending.Call, seen receipt.Evidence, of sorted, p Policy, n
 
 // final never changes a call; it only notices a receipt that says otherwise.
 func final(call pending.Call, of sorted) Verdict {
-	against := of.failed
+	against := of.own.Failed
 	if call.Status == pending.StatusFailed {
-		against = of.success
+		against = of.own.Success
 	}
 	if against == nil {
 		return Verdict{}
@@ -110,7 +110,7 @@ func settlesManual(call pending.Call, v Verdict) bool {
 
 func failed(call pending.Call, of sorted, p Policy, now time.Time) Verdict {
 	if p.RetryFailed && call.Status != pending.StatusManual {
-		if of.failed.Attempt == 0 && call.Attempt > 1 {
+		if of.own.Failed.Attempt == 0 && call.Attempt > 1 {
 			// The receipt does not say which attempt failed, and the latest may still be running.
 			return waitOrEscalate(now.Sub(issued(call)) >= p.ManualAfter, ReasonStaleFailure, ReasonStaleFailure)
 		}
@@ -118,7 +118,7 @@ func failed(call pending.Call, of sorted, p Policy, now time.Time) Verdict {
 			return v
 		}
 	}
-	return Verdict{Action: Fail, Reason: ReasonReceiptFailed, Proof: of.failed}
+	return Verdict{Action: Fail, Reason: ReasonReceiptFailed, Proof: of.own.Failed}
 }
 
 func waitOrEscalate(old bool, wait, escalate Reason) Verdict {

@@ -3,7 +3,6 @@ package reconcile
 import (
 	"context"
 	"log/slog"
-	"strconv"
 
 	"github.com/callreceipt/reconciler/internal/printable"
 	"github.com/callreceipt/reconciler/pending"
@@ -12,7 +11,7 @@ import (
 // Prefix starts every log line about a call, so that grep finds a whole intent: [call=…][biz=…][try=2]. An id with anything
 // but plain characters is quoted and escaped: it can neither break the line nor pass for another id.
 func Prefix(c pending.Call) string {
-	return "[call=" + printable.ID(c.CallID) + "][biz=" + printable.ID(c.BizID) + "][try=" + strconv.Itoa(c.Attempt) + "]"
+	return printable.Call(c.CallID, c.BizID, c.Attempt)
 }
 
 // say logs what was written: what a person should see at info, the rest at debug.

@@ -19,13 +19,8 @@ import (
 	"github.com/callreceipt/reconciler/receipt"
 )
 
-// The longest texts of a call, in bytes: those that the pending table takes.
-const (
-	mostCallID = 200
-	mostBizID  = 1000
-	mostName   = 200 // of a tool, of an operation
-	mostKey    = 1500
-)
+// mostName bounds the name of a tool, in bytes, as the pending table does.
+const mostName = 200
 
 // Call is one call of a tool. What could never be parked is refused before anything is sent.
 type Call struct {
@@ -79,10 +74,10 @@ func (c Call) check() error {
 		name, value string
 		most        int
 	}{
-		{"Call.CallID", c.CallID, mostCallID},
-		{"Call.BizID", c.BizID, mostBizID},
-		{"Call.Operation", c.Operation, mostName},
-		{"Call.IdempotencyKey", c.IdempotencyKey, mostKey},
+		{"Call.CallID", c.CallID, receipt.MaxCallID},
+		{"Call.BizID", c.BizID, receipt.MaxBizID},
+		{"Call.Operation", c.Operation, receipt.MaxOperation},
+		{"Call.IdempotencyKey", c.IdempotencyKey, receipt.MaxIdempotencyKey},
 	} {
 		if err := checkText(text.value, text.most); err != nil {
 			return fmt.Errorf("%s %w", text.name, err)
@@ -121,8 +116,8 @@ func checkText(s string, most int) error {
 
 // shown is an id for an error, which may come from a call that was refused for the length of its id.
 func shown(id string) string {
-	if len(id) > mostCallID {
-		return printable.ID(id[:mostCallID]) + "…"
+	if len(id) > receipt.MaxCallID {
+		return printable.ID(id[:receipt.MaxCallID]) + "…"
 	}
 	return printable.ID(id)
 }

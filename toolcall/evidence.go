@@ -1,15 +1,13 @@
 package toolcall
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
 
 	"github.com/callreceipt/reconciler/receipt"
 )
-
-// clockTolerance is how far the downstream's clock may be ahead of ours. A receipt from further ahead proves nothing yet.
-const clockTolerance = 5 * time.Minute
 
 // pointless are the statuses after which the same request can only be refused again.
 var pointless = map[int]bool{
@@ -24,7 +22,7 @@ func ofSend(a receipt.Attempt, r receipt.Receipt, err error, now time.Time) evid
 		if err := unusable(a, r, now); err != nil {
 			return evidence{result: ResultAnswered, arrived: a.Number, err: malformed(err)}
 		}
-		if stale(a, r) {
+		if receipt.Weigh(a.CallID, a.Number, []receipt.Receipt{r}).StaleFailed {
 			return evidence{result: ResultAnswered, arrived: a.Number, err: malformed(fmt.Errorf("the receipt is the failure of attempt %d", r.Attempt))}
 		}
 		return evidence{result: resultOf(r), arrived: a.Number, receipt: r}
@@ -69,61 +67,21 @@ func ofAsk(a receipt.Attempt, answer receipt.Answer, err error, now time.Time) e
 
 // sortReceipts makes one result of all receipts of a call. It does not depend on their order.
 func sortReceipts(a receipt.Attempt, receipts []receipt.Receipt, now time.Time) evidence {
-	var success, failed *receipt.Receipt
-	processing := false
-	for i := range receipts {
-		r := &receipts[i]
-		if err := unusable(a, *r, now); err != nil {
+	for _, r := range receipts {
+		if err := unusable(a, r, now); err != nil {
 			return evidence{result: ResultUnusable, err: malformed(err)}
 		}
-		switch {
-		case r.Status == receipt.StatusSuccess:
-			success = first(success, r)
-		case r.Status == receipt.StatusFailed && !stale(a, *r):
-			failed = first(failed, r)
-		default:
-			processing = true
-		}
 	}
+	w := receipt.Weigh(a.CallID, a.Number, receipts)
 	switch {
-	case success != nil && disagree(receipts):
-		return evidence{result: ResultUnusable, err: malformed(fmt.Errorf("receipts of one call say SUCCESS and FAILED"))}
-	case success != nil:
-		return evidence{result: ResultSuccess, receipt: *success}
-	case failed != nil && !processing:
-		return evidence{result: ResultFailed, receipt: *failed}
+	case w.Contradictory:
+		return evidence{result: ResultUnusable, err: malformed(errors.New("receipts of one call say SUCCESS and FAILED"))}
+	case w.Success != nil:
+		return evidence{result: ResultSuccess, receipt: *w.Success}
+	case w.Failed != nil && !w.Processing && !w.StaleFailed:
+		return evidence{result: ResultFailed, receipt: *w.Failed}
 	}
 	return evidence{result: ResultProcessing}
-}
-
-// stale: the failure of an earlier attempt says nothing of this one, which may still be running.
-func stale(a receipt.Attempt, r receipt.Receipt) bool {
-	return r.Status == receipt.StatusFailed && r.Attempt != 0 && r.Attempt < a.Number
-}
-
-// disagree looks for a FAILED receipt that the SUCCESS receipts do not explain. A failed attempt followed by a successful one is no
-// disagreement.
-func disagree(receipts []receipt.Receipt) bool {
-	latest := 0
-	for _, r := range receipts {
-		if r.Status == receipt.StatusSuccess {
-			latest = max(latest, r.Attempt)
-		}
-	}
-	for _, r := range receipts {
-		if r.Status == receipt.StatusFailed && (r.Attempt == 0 || r.Attempt >= latest) {
-			return true
-		}
-	}
-	return false
-}
-
-// first keeps the choice independent of the order: the receipt with the smaller text.
-func first(a, b *receipt.Receipt) *receipt.Receipt {
-	if a == nil || string(b.Raw) < string(a.Raw) {
-		return b
-	}
-	return a
 }
 
 // unusable says why a receipt with the callId of a call cannot be a receipt of it.
@@ -135,8 +93,9 @@ func unusable(a receipt.Attempt, r receipt.Receipt, now time.Time) error {
 		return fmt.Errorf("the receipt is one of operation %q", r.Operation)
 	case r.IdempotencyKey != "" && r.IdempotencyKey != a.IdempotencyKey:
 		return fmt.Errorf("the receipt is one of idempotencyKey %q", r.IdempotencyKey)
-	case r.ProcessedAt.After(now.Add(clockTolerance)):
-		return fmt.Errorf("the receipt was processed at %s, and now it is %s", r.ProcessedAt.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
+	}
+	if err := r.CheckTime(now); err != nil {
+		return fmt.Errorf("the receipt was %w", err)
 	}
 	return nil
 }

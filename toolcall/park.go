@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
-	"strconv"
 	"time"
 
 	"github.com/jmoiron/sqlx"
@@ -42,11 +41,12 @@ func (r *run) park(ctx context.Context, attempt int, kind pending.TimeoutKind) e
 	}
 	r.record(Step{Action: ActionPark, Took: r.now().Sub(began), Err: err})
 	attrs := []any{slog.String("tool", s.Tool), slog.String("timeout_kind", string(kind)), slog.String("steps", fmt.Sprint(r.steps))}
+	who := printable.Call(s.CallID, s.BizID, s.Attempt)
 	if err != nil {
-		r.log.ErrorContext(ctx, prefix(s)+" the outcome is unknown, and the call could not be parked", append(attrs, slog.String("error", err.Error()))...)
+		r.log.ErrorContext(ctx, who+" the outcome is unknown, and the call could not be parked", append(attrs, slog.String("error", err.Error()))...)
 		return &NotParkedError{CallID: s.CallID, Suspension: s, Err: err}
 	}
-	r.log.InfoContext(ctx, prefix(s)+" the outcome is unknown, the call is parked", attrs...)
+	r.log.InfoContext(ctx, who+" the outcome is unknown, the call is parked", attrs...)
 	return nil
 }
 
@@ -101,7 +101,7 @@ func (r *run) parkInTheirs(ctx context.Context, s pending.Suspension) (err error
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("Call.Transaction panicked: %s", printable.Text(fmt.Sprint(p)))
-			r.log.ErrorContext(ctx, prefix(s)+" Call.Transaction panicked", slog.String("error", err.Error()), slog.String("stack", string(debug.Stack())))
+			r.log.ErrorContext(ctx, printable.Call(s.CallID, s.BizID, s.Attempt)+" Call.Transaction panicked", slog.String("error", err.Error()), slog.String("stack", string(debug.Stack())))
 		}
 	}()
 	parked := errNotCalled
@@ -113,9 +113,4 @@ func (r *run) parkInTheirs(ctx context.Context, s pending.Suspension) (err error
 		err = parked // a Transaction that hides the error of park has not parked the call
 	}
 	return err
-}
-
-// prefix starts every log line about a call, so that grep finds a whole intent. No id can break the line or pass for another.
-func prefix(s pending.Suspension) string {
-	return "[call=" + printable.ID(s.CallID) + "][biz=" + printable.ID(s.BizID) + "][try=" + strconv.Itoa(s.Attempt) + "]"
 }

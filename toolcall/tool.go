@@ -62,8 +62,8 @@ func register(tools []Tool) (map[string]*tool, error) {
 
 func newTool(t Tool) (*tool, error) {
 	switch {
-	case t.Operation != "" && checkText(t.Operation, mostName) != nil:
-		return nil, fmt.Errorf("Tool.Operation %w", checkText(t.Operation, mostName))
+	case t.Operation != "" && checkText(t.Operation, receipt.MaxOperation) != nil:
+		return nil, fmt.Errorf("Tool.Operation %w", checkText(t.Operation, receipt.MaxOperation))
 	case t.NeedsReceipt && t.Receipts.URL == "":
 		return nil, errors.New("Tool.NeedsReceipt is true, but Tool.Receipts.URL is empty: nobody could be asked for the receipt of a call whose answer is lost")
 	case t.MaxSends < 0 || t.MaxSends > mostSends:

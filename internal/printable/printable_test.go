@@ -81,6 +81,37 @@ func TestAnIDIsOneWordOfPrintableASCIIAndNeverAnothers(t *testing.T) {
 	})
 }
 
+func TestAPrefixOfALogLineNamesItsCallAndNoIDCanForgeAnother(t *testing.T) {
+	t.Parallel()
+	if got := printable.Call("ORD20240501-0001", "ORD20240501", 2); got != "[call=ORD20240501-0001][biz=ORD20240501][try=2]" {
+		t.Error(got)
+	}
+	if got := printable.Call("x][biz=paid]\n[call=C1", "", 0); got != `[call="x\x5d\x5bbiz\x3dpaid\x5d\n\x5bcall\x3dC1"][biz=""][try=0]` {
+		t.Error(got)
+	}
+}
+
+func TestAQuoteIsTheBeginningOfAValueInASCII(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[string]string{
+		"":                                `""`,
+		"DONE":                            `"DONE"`,
+		"a\"b\\\n\x00\xff":                `"a\"b\\\n\x00\xff"`,
+		"退款":                              `"\u9000\u6b3e"`,
+		strings.Repeat("x", 40):           `"` + strings.Repeat("x", 40) + `"`,
+		strings.Repeat("x", 41):           `"` + strings.Repeat("x", 40) + `"…`,
+		strings.Repeat("x", 39) + "é":     `"` + strings.Repeat("x", 39) + `\xc3"…`, // cut inside of a letter
+		strings.Repeat("x", 1<<20) + "\n": `"` + strings.Repeat("x", 40) + `"…`,
+	} {
+		if got := printable.Quote(value); got != want {
+			t.Errorf("%.50q: %s, want %s", value, got, want)
+		}
+		if got := printable.Quote([]byte(value)); got != want {
+			t.Errorf("%.50q as bytes: %s, want %s", value, got, want)
+		}
+	}
+}
+
 func TestATextKeepsWordsOfAnyScriptAndEscapesTheRest(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
