@@ -178,7 +178,8 @@ type Partition struct {
 	Retention Duration `yaml:"retention" json:"retention"`
 	// Columns names the columns that the check for open businesses reads.
 	Columns Columns `yaml:"columns" json:"columns"`
-	// TerminalStatuses are the values of the status column that are final. PROCESSING cannot be one.
+	// TerminalStatuses are the values of the status column that are final, compared as text. PROCESSING cannot be one. Empty where
+	// the table has no status.
 	TerminalStatuses []string `yaml:"terminal_statuses" json:"terminal_statuses"`
 	// Archive is where archives are written.
 	Archive Archive `yaml:"archive" json:"archive"`
@@ -199,11 +200,19 @@ const (
 	IntervalMonth Interval = "month"
 )
 
-// Columns are column names of a partitioned table.
+// Columns are column names of a partitioned table. One that is empty is not there; Key, BizID or CallID must be.
+//
+// A table of keys is the default. Where CallID is written the table holds calls instead, and the other three are empty unless they are
+// written as well; reconciler.call_events is such a table by itself.
 type Columns struct {
-	Key    string `yaml:"key" json:"key"`
-	BizID  string `yaml:"biz_id" json:"biz_id"`
+	// Key holds an idempotency key.
+	Key string `yaml:"key" json:"key"`
+	// BizID holds a bizId.
+	BizID string `yaml:"biz_id" json:"biz_id"`
+	// Status tells whether the business of a row is over. Without it only the calls that are still open are asked.
 	Status string `yaml:"status" json:"status"`
+	// CallID holds a callId.
+	CallID string `yaml:"call_id" json:"call_id"`
 }
 
 // Archive is where archives are written.

@@ -36,22 +36,20 @@ func defaultTool() Tool {
 	}
 }
 
-// defaultPartition is an entry under partitions of which nothing is written.
+// defaultPartition is an entry under partitions of which nothing is written; [Partition.complete] adds the columns.
 func defaultPartition() Partition {
 	return Partition{
-		Schedule:         "15 3 * * *",
-		Interval:         IntervalDay,
-		Premake:          7,
-		Retention:        Duration(168 * time.Hour),
-		Columns:          Columns{Key: "idempotency_key", BizID: "biz_id", Status: "status"},
-		TerminalStatuses: []string{"SUCCESS", "FAILED"},
-		DropAfter:        Duration(168 * time.Hour),
-		MaxPerRun:        10,
+		Schedule:  "15 3 * * *",
+		Interval:  IntervalDay,
+		Premake:   7,
+		Retention: Duration(168 * time.Hour),
+		DropAfter: Duration(168 * time.Hour),
+		MaxPerRun: 10,
 	}
 }
 
 // complete fills in the defaults that depend on other values.
-func (c *Config) complete() {
+func (c *Config) complete(r *report) {
 	for name, t := range c.Tools {
 		if t.Retry.Mode != "" {
 			continue
@@ -61,5 +59,35 @@ func (c *Config) complete() {
 			t.Retry.Mode = RetryDispatch
 		}
 		c.Tools[name] = t
+	}
+	for i := range c.Partitions {
+		c.Partitions[i].complete(path{"partitions"}.item(i), r)
+	}
+}
+
+// ledger is the one table under partitions whose columns are known beforehand.
+const ledger = "reconciler.call_events"
+
+// complete fills in the columns that were not written. One that was written as empty stays empty.
+func (p *Partition) complete(at path, r *report) {
+	columns := at.to("columns")
+	unless := func(key string, column *string, name string) {
+		if !r.written(columns.to(key)) {
+			*column = name
+		}
+	}
+	if p.Table == ledger {
+		unless("call_id", &p.Columns.CallID, "call_id")
+	}
+	if p.Columns.CallID == "" {
+		unless("key", &p.Columns.Key, "idempotency_key")
+		unless("biz_id", &p.Columns.BizID, "biz_id")
+		unless("status", &p.Columns.Status, "status")
+	}
+	if !r.written(at.to("terminal_statuses")) {
+		p.TerminalStatuses = []string{}
+		if p.Columns.Status != "" {
+			p.TerminalStatuses = []string{"SUCCESS", "FAILED"}
+		}
 	}
 }

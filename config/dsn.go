@@ -1,7 +1,9 @@
 package config
 
 import (
+	"cmp"
 	"errors"
+	"net"
 	"net/netip"
 	"net/url"
 	"path/filepath"
@@ -189,6 +191,27 @@ func setsAtRunTime(cfg pq.Config, written parameters, name string) bool {
 // hostsOf lists where a connection may go, the first choice first.
 func hostsOf(cfg pq.Config) []pq.ConfigMultihost {
 	return append([]pq.ConfigMultihost{{Host: cfg.Host, Hostaddr: cfg.Hostaddr}}, cfg.Multi...)
+}
+
+// Name is host:port/dbname, by which databases are told apart in metrics, in the journal and in the names of directories. It shows
+// neither user nor password, and of several hosts it has all. It is empty when there is no URL that could be opened.
+func (d Database) Name() string {
+	cfg, err := pq.NewConfig(string(d.source()))
+	if err != nil || d.source() == "" {
+		return ""
+	}
+	hosts := []string{hostPort(cfg.Host, cfg.Hostaddr, cfg.Port)}
+	for _, m := range cfg.Multi {
+		hosts = append(hosts, hostPort(m.Host, m.Hostaddr, m.Port))
+	}
+	return strings.Join(hosts, ",") + "/" + cmp.Or(cfg.Database, cfg.User)
+}
+
+func hostPort(host string, addr netip.Addr, port uint16) string {
+	if addr.IsValid() { // it goes there, whatever the host is called
+		host = addr.String()
+	}
+	return net.JoinHostPort(cmp.Or(host, "localhost"), strconv.Itoa(int(cmp.Or(port, 5432))))
 }
 
 // isLocal tells whether every host is this machine.

@@ -36,6 +36,23 @@ func TestWhatADSNLeavesOutIsFilledIn(t *testing.T) {
 	}
 }
 
+func TestTheNameOfADatabaseShowsNoCredentialsAndTellsDatabasesApart(t *testing.T) {
+	t.Parallel()
+	for raw, want := range map[URL]string{
+		"postgres://app:secret@db.internal/orders":                 "db.internal:5432/orders",
+		"postgres://other@db.internal:6432/orders?sslmode=disable": "db.internal:6432/orders",
+		"postgres://app@[::1]:5/n":                                 "[::1]:5/n",
+		"host=/run/postgresql dbname=n password=secret":            "/run/postgresql:5432/n",
+		"host=a,b port=1,2 dbname=n user=u":                        "a:1,b:2/n",
+		"hostaddr=10.0.0.1 user=app":                               "10.0.0.1:5432/app",
+		"":                                                         "",
+	} {
+		if got := (Database{URL: raw}).Name(); got != want {
+			t.Errorf("%s: %q, want %q", string(raw), got, want)
+		}
+	}
+}
+
 func TestOnlyLoopbackAndSocketsGoWithoutTLS(t *testing.T) {
 	t.Parallel()
 	for raw, want := range map[URL]pq.SSLMode{

@@ -72,7 +72,7 @@ func build(file string, data []byte, variables map[string]string, override func(
 		applyOverride(c, override, r)
 	}
 	if readable {
-		c.complete()
+		c.complete(r)
 		c.validate(r)
 	}
 	if err := r.err(); err != nil {

@@ -77,6 +77,8 @@ func TestTheSampleOfTheDesignLoadsWithEveryKey(t *testing.T) {
 	keys := defaultPartition()
 	keys.Table = "idempotency.keys"
 	keys.Archive.Dir = "/var/lib/reconciler/archive"
+	keys.Columns = Columns{Key: "idempotency_key", BizID: "biz_id", Status: "status"}
+	keys.TerminalStatuses = []string{"SUCCESS", "FAILED"}
 	want := defaultConfig()
 	want.Database.URL = "postgres://reconciler:s3cret@127.0.0.1:5432/reconciler"
 	want.Tools = map[string]Tool{"payment.charge": charge}

@@ -83,6 +83,12 @@ func (r *report) position(at path) position {
 	return position{file: r.file}
 }
 
+// written tells whether a key stands in the file, with whatever value.
+func (r *report) written(at path) bool {
+	_, ok := r.where[at.id()]
+	return ok
+}
+
 // sound tells whether a value, and what stands around it, could be read as it was meant.
 func (r *report) sound(at path) bool {
 	for p := at; len(p) > 0; p = p[:len(p)-1] {

@@ -95,7 +95,7 @@ const (
 // Entry is one line of the timetable.
 type Entry struct {
 	Task Task
-	// Subject is the name of a tool, or a table.
+	// Subject is the name of a tool, or of a table; see [Partition.Subject].
 	Subject string
 	// Spec is the schedule as it was written.
 	Spec     string
@@ -119,7 +119,15 @@ func (c *Config) Schedules() []Entry {
 		add(TaskReconcile, name, spec)
 	}
 	for _, p := range c.Partitions {
-		add(TaskArchive, p.Table, p.Schedule)
+		add(TaskArchive, p.Subject(), p.Schedule)
 	}
 	return entries
+}
+
+// Subject names the table among those of all databases: schema.name, with @ and [Database.Name] if it has a database of its own.
+func (p Partition) Subject() string {
+	if !p.Database.Configured() {
+		return p.Table
+	}
+	return p.Table + "@" + p.Database.Name()
 }

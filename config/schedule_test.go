@@ -88,6 +88,7 @@ tools:
 partitions:
 - {table: z.z, archive: {dir: x}}
 - {table: y.y, archive: {dir: x}, schedule: "@daily"}
+- {table: y.y, archive: {dir: x}, database: {url: "postgres://app:secret@db.internal:6432/orders"}}
 `)
 	entries := c.Schedules()
 	want := []Entry{
@@ -95,6 +96,7 @@ partitions:
 		{Task: TaskReconcile, Subject: "b", Spec: "@every 10s"},
 		{Task: TaskArchive, Subject: "z.z", Spec: "15 3 * * *"},
 		{Task: TaskArchive, Subject: "y.y", Spec: "@daily"},
+		{Task: TaskArchive, Subject: "y.y@db.internal:6432/orders", Spec: "15 3 * * *"},
 	}
 	if diff := cmp.Diff(want, entries, cmpopts.IgnoreFields(Entry{}, "Schedule")); diff != "" {
 		t.Fatal(diff)

@@ -27,22 +27,34 @@ func (p *Partition) validate(at path, r *report) {
 	between(at.to("premake"), p.Premake, 1, mostPremade, r)
 	between(at.to("max_per_run"), p.MaxPerRun, 1, mostPremade, r)
 	positive(at.to("retention"), p.Retention, 0, r)
-	for _, column := range []struct{ key, name string }{
-		{"key", p.Columns.Key}, {"biz_id", p.Columns.BizID}, {"status", p.Columns.Status},
-	} {
-		if !isIdentifier(column.name) {
-			r.wrong(at.to("columns", column.key), nil, "%q is not the name of a column, which has 1 to %d bytes", column.name, longestIdentifier)
-		}
-	}
-	p.validateStatuses(at.to("terminal_statuses"), r)
+	p.Columns.validate(at.to("columns"), r)
+	p.validateStatuses(at, r)
 	if p.Archive.Dir == "" {
 		r.wrong(at.to("archive", "dir"), nil, "is required: the directory that archives are written to")
 	}
 }
 
-func (p *Partition) validateStatuses(at path, r *report) {
-	if len(p.TerminalStatuses) == 0 {
-		r.wrong(at, nil, "is empty, so that no partition could ever be archived; write the statuses that are final, such as [SUCCESS, FAILED]")
+func (c Columns) validate(at path, r *report) {
+	for _, column := range []struct{ key, name string }{
+		{"key", c.Key}, {"biz_id", c.BizID}, {"status", c.Status}, {"call_id", c.CallID},
+	} {
+		if column.name != "" && !isIdentifier(column.name) {
+			r.wrong(at.to(column.key), nil, "%q is not the name of a column, which has 1 to %d bytes", column.name, longestIdentifier)
+		}
+	}
+	if c.Key == "" && c.BizID == "" && c.CallID == "" {
+		r.wrong(at, []path{at.to("key"), at.to("biz_id"), at.to("call_id")},
+			"key, biz_id and call_id are all empty, so that no row could be told from one whose business is open; write the column of one of them")
+	}
+}
+
+func (p *Partition) validateStatuses(entry path, r *report) {
+	at, column := entry.to("terminal_statuses"), entry.to("columns", "status")
+	switch {
+	case p.Columns.Status == "" && len(p.TerminalStatuses) > 0:
+		r.wrong(at, []path{column}, "is written, but columns.status is empty; write the column that holds them, or remove this key if the table has no status")
+	case p.Columns.Status != "" && len(p.TerminalStatuses) == 0:
+		r.wrong(at, []path{column}, "is empty, so that no partition could ever be archived; write the statuses that are final, such as [SUCCESS, FAILED]")
 	}
 	for i, status := range p.TerminalStatuses {
 		switch {

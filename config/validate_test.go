@@ -3,6 +3,7 @@ package config
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -127,7 +128,26 @@ func TestEachRuleOfAPartitionPrintsTheValuesThatDisagree(t *testing.T) {
 		{partition("retention: 0"), "c.yaml:4:3: partitions[0].retention: is 0s; it must be longer than 0"},
 		{partition("schedule: 0 0 31 2 *"), `c.yaml:4:3: partitions[0].schedule: schedule "0 0 31 2 *" never fires; no such day exists`},
 		{partition("schedule: ''"), `c.yaml:4:3: partitions[0].schedule: the schedule is empty; write five fields such as "*/5 * * * *", or "@every 30s"`},
-		{partition("columns: {key: ''}"), `c.yaml:4:13: partitions[0].columns.key: "" is not the name of a column, which has 1 to 63 bytes`},
+		{partition("columns: {call_id: " + long + "}"), `c.yaml:4:13: partitions[0].columns.call_id: "` + long + `" is not the name of a column, which has 1 to 63 bytes`},
+		{partition("columns: {status: " + long + "}"), `c.yaml:4:13: partitions[0].columns.status: "` + long + `" is not the name of a column, which has 1 to 63 bytes`},
+		{
+			partition("columns: {key: '', biz_id: ''}"),
+			"c.yaml:4:3: partitions[0].columns: key, biz_id and call_id are all empty, so that no row could be told from one whose business is open; write the column of one of them",
+		},
+		{
+			"partitions: [{table: reconciler.call_events, archive: {dir: x}, columns: {call_id: '', key: '', biz_id: ''}}]",
+			"c.yaml:1:65: partitions[0].columns: key, biz_id and call_id are all empty, so that no row could be told from one whose business is open; write the column of one of them",
+		},
+		{
+			partition("columns: {status: ''}", "terminal_statuses: [DONE]"),
+			"c.yaml:5:3: partitions[0].terminal_statuses: is written, but columns.status is empty; write the column that holds them, or remove this key if the table has no status",
+		},
+		{
+			partition("columns: {call_id: call_id}", "terminal_statuses: [DONE]"),
+			"c.yaml:5:3: partitions[0].terminal_statuses: is written, but columns.status is empty; write the column that holds them, or remove this key if the table has no status",
+		},
+		{partition("columns: {call_id: call_id, status: state}", "terminal_statuses: []"), "c.yaml:5:3: partitions[0].terminal_statuses: is empty, so that no partition could ever be archived; write the statuses that are final, such as [SUCCESS, FAILED]"},
+		{"reconcile: {retention: 720h}\npartitions: [{table: reconciler.call_events, archive: {dir: x}, columns: {call_id: }}]", "c.yaml:2:75: partitions[0].columns.call_id: has no value; write one or remove the key"},
 		{partition("terminal_statuses: []"), "c.yaml:4:3: partitions[0].terminal_statuses: is empty, so that no partition could ever be archived; write the statuses that are final, such as [SUCCESS, FAILED]"},
 		{partition("terminal_statuses: [A, processing]"), "c.yaml:4:26: partitions[0].terminal_statuses[1]: processing is not final: archiving a business that is still open lets a late retry through"},
 		{partition("terminal_statuses: [A, B, A]"), `c.yaml:4:29: partitions[0].terminal_statuses[2]: "A" is listed twice; remove one`},
@@ -142,6 +162,45 @@ func TestEachRuleOfAPartitionPrintsTheValuesThatDisagree(t *testing.T) {
 		})
 	}
 	mustLoad(t, partition()+"- {table: a.b, archive: {dir: y}, database: {url: 'host=other'}}")
+}
+
+func TestTheColumnsOfATableFollowFromWhatItHolds(t *testing.T) {
+	t.Parallel()
+	final := []string{"SUCCESS", "FAILED"}
+	for name, one := range map[string]struct {
+		text     string
+		want     Columns
+		statuses []string
+	}{
+		"keys":                   {partition(), Columns{Key: "idempotency_key", BizID: "biz_id", Status: "status"}, final},
+		"keys of another name":   {partition("columns: {key: k}"), Columns{Key: "k", BizID: "biz_id", Status: "status"}, final},
+		"keys without a bizId":   {partition("columns: {biz_id: ''}"), Columns{Key: "idempotency_key", Status: "status"}, final},
+		"businesses":             {partition("columns: {key: ''}"), Columns{BizID: "biz_id", Status: "status"}, final},
+		"no status":              {partition("columns: {status: ''}"), Columns{Key: "idempotency_key", BizID: "biz_id"}, []string{}},
+		"no status, no words":    {partition("columns: {status: ''}", "terminal_statuses: []"), Columns{Key: "idempotency_key", BizID: "biz_id"}, []string{}},
+		"calls":                  {partition("columns: {call_id: id}"), Columns{CallID: "id"}, []string{}},
+		"calls with a status":    {partition("columns: {call_id: id, status: state}"), Columns{CallID: "id", Status: "state"}, final},
+		"calls with all":         {partition("columns: {call_id: id, key: k, biz_id: b, status: s}", "terminal_statuses: [DONE]"), Columns{"k", "b", "s", "id"}, []string{"DONE"}},
+		"all but calls, written": {partition("columns: {call_id: '', key: k, biz_id: b, status: s}"), Columns{"k", "b", "s", ""}, final},
+		"nothing written":        {partition("columns:"), Columns{Key: "idempotency_key", BizID: "biz_id", Status: "status"}, final},
+		"the ledger":             {ledgerEntry(), Columns{CallID: "call_id"}, []string{}},
+		"the ledger, shortly":    {"reconcile: {retention: 720h}\n" + ledgerEntry("retention: 24h"), Columns{CallID: "call_id"}, []string{}},
+		"the ledger, by bizId":   {ledgerEntry("columns: {call_id: '', key: '', biz_id: biz_id, status: ''}"), Columns{BizID: "biz_id"}, []string{}},
+		"the ledger, and more":   {ledgerEntry("columns: {biz_id: biz_id}"), Columns{CallID: "call_id", BizID: "biz_id"}, []string{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := mustLoad(t, one.text).Partitions[0]
+			if p.Columns != one.want || !slices.Equal(p.TerminalStatuses, one.statuses) || p.TerminalStatuses == nil {
+				t.Errorf("%+v %#v, want %+v %v", p.Columns, p.TerminalStatuses, one.want, one.statuses)
+			}
+		})
+	}
+}
+
+// ledgerEntry is partition for the table whose columns are known.
+func ledgerEntry(lines ...string) string {
+	return strings.Replace(partition(lines...), "a.b", "reconciler.call_events", 1)
 }
 
 func TestCommonSettingsAreChecked(t *testing.T) {

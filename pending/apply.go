@@ -88,7 +88,7 @@ const (
 				not_found_since = nullif(d.not_found_since, '')::timestamptz,
 				last_error = nullif(d.last_error, ''),
 				next_check_at = coalesce(nullif(d.next_check_at, '')::timestamptz, p.next_check_at),
-				retry_before = nullif(d.retry_before, '')::timestamptz,
+				retry_before = coalesce(nullif(d.retry_before, '')::timestamptz, CASE WHEN d.status = 'RETRY' THEN p.retry_before END),
 				receipt = coalesce(nullif(d.receipt, '')::jsonb, p.receipt),
 				processed_at = coalesce(nullif(d.processed_at, '')::timestamptz, p.processed_at),
 				resolved_at = CASE WHEN d.status IN ('SUCCESS', 'FAILED') THEN now() END,

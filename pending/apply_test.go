@@ -70,6 +70,12 @@ func TestEveryKindOfChangeIsWrittenAsItIsSpelled(t *testing.T) {
 			change.Look, change.LastError = pending.NotAnswered, "503"
 			return change
 		}, `PENDING unanswered 0 1 0 t 503 2030-01-08 f - 1`, 0},
+		{"kept as RETRY, with its reason and its deadline", []string{"status='RETRY'", "retry_before='2031-01-01'", "reason='not_found'"}, func(c pending.Call) pending.Change {
+			return pending.Keep(c, "unanswered", day(8))
+		}, `RETRY not_found 0 0 0 t - 2030-01-08 2031-01-01 f - 1`, 0},
+		{"offered for a shorter time", []string{"retry_before='2031-01-01'"}, func(c pending.Call) pending.Change {
+			return pending.Offer(c, "not_found", day(5), day(4))
+		}, `RETRY not_found 0 0 0 t - 2030-01-04 2030-01-05 f - 1`, 0},
 		{"kept as MANUAL, with its reason", []string{"status='MANUAL'", "reason='not_retryable'"}, func(c pending.Call) pending.Change {
 			return pending.Keep(c, "unanswered", day(8))
 		}, `MANUAL not_retryable 0 0 0 t - 2030-01-08 f - 1`, 0},

@@ -148,7 +148,7 @@ func TestTheReconcilersOwnSendIsMadeExactlyWhenItIsOnRecord(t *testing.T) {
 			db := testdb.Open(t, dsn)
 			park(t, db, "C1", "status='RETRY'", "request='{}'")
 			proxied := testdb.Open(t, pgproxy.URL(t, dsn, pgproxy.Fate{Arrives: arrives}))
-			r, err := pending.NewStore(proxied).TakeRetry(t.Context(), tool, pending.Spacing{})
+			r, err := pending.NewStore(proxied).TakeRetry(t.Context(), tool, "", pending.Spacing{})
 			if (r != nil) != arrives || errors.Is(err, database.ErrCommitUnknown) == arrives || (events(t, db, "C1") == 1) != arrives {
 				t.Errorf("%+v %v with %d sends on record", r, err, events(t, db, "C1"))
 			}

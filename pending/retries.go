@@ -33,10 +33,11 @@ type Spacing struct{ Initial, Max time.Duration }
 // leave. Send each of them once, with its original callId; if that send times out as well, nothing needs to be done. A caller
 // that dies in between has spent the attempt, and the next look decides.
 //
-// Calls past their retry_before are not handed out: the downstream may have forgotten their key. Neither are calls whose attempt
-// cannot be counted any further, which would stop the others.
+// Calls past their retry_before are not handed out: the downstream may have forgotten their key. A pass of the reconciler moves that
+// instant to now where the key is archived (see [Store.EndOffers]). Neither are calls handed out whose attempt cannot be counted any
+// further, which would stop the others.
 func TakeRetries(ctx context.Context, db database.Beginner, tool string, n int) ([]Retry, error) {
-	taken, err := take(ctx, db, tool, n, "orchestrator", false, Spacing{})
+	taken, err := take(ctx, db, taking{tool: tool, most: n, actor: "orchestrator"})
 	if err != nil {
 		return nil, err // also of an unknown COMMIT: whoever cannot say that the send is on record must not send
 	}
@@ -44,10 +45,11 @@ func TakeRetries(ctx context.Context, db database.Beginner, tool string, n int) 
 }
 
 // TakeRetry takes one call for the reconciler itself to send, or nil when none may be sent now. It needs the stored request, so a
-// call without one is left to the next look. When the outcome of its COMMIT
-// is unknown the row tells: it stands as it was taken, or the call was not taken.
-func (s *Store) TakeRetry(ctx context.Context, tool string, spacing Spacing) (*Retry, error) {
-	taken, err := take(ctx, s.db, tool, 1, "reconciler", true, spacing)
+// call without one is left to the next look; so is a call that was first issued before the archive watermark of keys, the table of
+// the downstream's idempotency keys ("" for none), as it stands when the call is taken. When the outcome of its COMMIT is unknown the
+// row tells: it stands as it was taken, or the call was not taken.
+func (s *Store) TakeRetry(ctx context.Context, tool, keys string, spacing Spacing) (*Retry, error) {
+	taken, err := take(ctx, s.db, taking{tool: tool, keys: keys, most: 1, actor: "reconciler", needsRequest: true, spacing: spacing})
 	if len(taken) == 0 || (err != nil && !errors.Is(err, database.ErrCommitUnknown)) {
 		return nil, err
 	}
@@ -79,37 +81,58 @@ func (s *Store) AnyRetry(ctx context.Context, tool string) (waiting bool, err er
 	return waiting, nil
 }
 
+// taking is whose calls are taken, by whom, and which of them.
+type taking struct {
+	tool, keys   string
+	most         int
+	actor        string
+	needsRequest bool
+	spacing      Spacing
+}
+
+const (
+	takeHead = `
+		WITH due AS (
+			SELECT call_id FROM reconciler.pending_confirmations
+			WHERE tool = $1 AND status = 'RETRY' AND (retry_before IS NULL OR retry_before > clock_timestamp())
+			  AND last_sent_at <= clock_timestamp() - interval '1 second' *
+				(least($5::float8, $4::float8 * power(2, least(attempt - 1, 60))) * (1 - abs(hashtext(call_id) % 1000) / 4000.0))
+			  AND attempt < 2147483647 AND (request IS NOT NULL OR NOT $6)`
+	// takeAbove is left out for an orchestrator, whose role need not read the table, and who does not know which keys they are.
+	takeAbove = `
+			  AND least(issued_at, created_at) >= coalesce((
+				SELECT w.watermark FROM reconciler.archive_watermarks w WHERE w.table_name = $7), '-infinity')`
+	takeTail = `
+			ORDER BY next_check_at LIMIT $2 FOR UPDATE SKIP LOCKED
+		), taken AS (
+			UPDATE reconciler.pending_confirmations p SET
+				status = 'PENDING', attempt = p.attempt + 1, last_sent_at = clock_timestamp(), next_check_at = clock_timestamp(),
+				version = p.version + 1 -- a trigger clears what was learned of the send before
+			FROM due WHERE p.call_id = due.call_id AND p.status = 'RETRY'
+			RETURNING p.call_id, p.biz_id, p.operation, p.idempotency_key, p.attempt, p.issued_at, p.last_sent_at, p.request, p.version
+		), noted AS (
+			INSERT INTO reconciler.call_events (call_id, biz_id, kind, attempt, actor)
+			SELECT call_id, biz_id, 'sent', attempt, $3::text FROM taken
+		)
+		SELECT call_id, biz_id, operation, idempotency_key, attempt,
+			greatest(least(issued_at, '9999-12-31Z'), '0001-01-02Z') AS issued_at, last_sent_at, request, version
+		FROM taken`
+)
+
 // take returns calls together with database.ErrCommitUnknown; with any other error it returns none.
-func take(ctx context.Context, db database.Beginner, tool string, n int, actor string, needsRequest bool, spacing Spacing) ([]Retry, error) {
+func take(ctx context.Context, db database.Beginner, t taking) ([]Retry, error) {
+	query := takeHead + takeTail
+	args := []any{t.tool, t.most, t.actor, t.spacing.Initial.Seconds(), t.spacing.Max.Seconds(), t.needsRequest}
+	if t.keys != "" {
+		query, args = takeHead+takeAbove+takeTail, append(args, t.keys)
+	}
 	var taken []Retry
-	err := database.InTx(ctx, db, func(tx *sqlx.Tx) error {
-		return tx.SelectContext(ctx, &taken, `
-			WITH due AS (
-				SELECT call_id FROM reconciler.pending_confirmations
-				WHERE tool = $1 AND status = 'RETRY' AND (retry_before IS NULL OR retry_before > clock_timestamp())
-				  AND last_sent_at <= clock_timestamp() - interval '1 second' *
-					(least($5::float8, $4::float8 * power(2, least(attempt - 1, 60))) * (1 - abs(hashtext(call_id) % 1000) / 4000.0))
-				  AND attempt < 2147483647 AND (request IS NOT NULL OR NOT $6)
-				ORDER BY next_check_at LIMIT $2 FOR UPDATE SKIP LOCKED
-			), taken AS (
-				UPDATE reconciler.pending_confirmations p SET
-					status = 'PENDING', attempt = p.attempt + 1, last_sent_at = clock_timestamp(), next_check_at = clock_timestamp(),
-					version = p.version + 1 -- a trigger clears what was learned of the send before
-				FROM due WHERE p.call_id = due.call_id AND p.status = 'RETRY'
-				RETURNING p.call_id, p.biz_id, p.operation, p.idempotency_key, p.attempt, p.issued_at, p.last_sent_at, p.request, p.version
-			), noted AS (
-				INSERT INTO reconciler.call_events (call_id, biz_id, kind, attempt, actor)
-				SELECT call_id, biz_id, 'sent', attempt, $3::text FROM taken
-			)
-			SELECT call_id, biz_id, operation, idempotency_key, attempt,
-				greatest(least(issued_at, '9999-12-31Z'), '0001-01-02Z') AS issued_at, last_sent_at, request, version
-			FROM taken`, tool, n, actor, spacing.Initial.Seconds(), spacing.Max.Seconds(), needsRequest)
-	})
+	err := database.InTx(ctx, db, func(tx *sqlx.Tx) error { return tx.SelectContext(ctx, &taken, query, args...) })
 	if errors.Is(err, database.ErrCommitUnknown) {
-		return taken, fmt.Errorf("taking calls of %s to be sent again: %w", tool, err)
+		return taken, fmt.Errorf("taking calls of %s to be sent again: %w", t.tool, err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("taking calls of %s to be sent again: %w", tool, err)
+		return nil, fmt.Errorf("taking calls of %s to be sent again: %w", t.tool, err)
 	}
 	return taken, nil
 }

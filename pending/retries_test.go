@@ -147,12 +147,12 @@ func TestAnAttemptIsTakenByTheReconcilerUnderItsOwnName(t *testing.T) {
 	t.Parallel()
 	db := testdb.New(t)
 	store := pending.NewStore(db)
-	if r, err := store.TakeRetry(t.Context(), tool, pending.Spacing{}); r != nil || err != nil {
+	if r, err := store.TakeRetry(t.Context(), tool, "", pending.Spacing{}); r != nil || err != nil {
 		t.Errorf("from an empty table: %+v %v", r, err)
 	}
 	park(t, db, "C0", "status='RETRY'") // there is nothing to send; the next look says so
 	park(t, db, "C1", "status='RETRY'", "request='{}'")
-	r, err := store.TakeRetry(t.Context(), tool, pending.Spacing{})
+	r, err := store.TakeRetry(t.Context(), tool, "", pending.Spacing{})
 	if err != nil || r == nil || r.CallID != "C1" || r.Attempt != 2 {
 		t.Fatalf("%+v %v", r, err)
 	}
@@ -185,7 +185,7 @@ func TestFurtherSendsAreSpacedOutMoreAndMore(t *testing.T) {
 	} {
 		id := fmt.Sprint(tt.attempt, " ", tt.ago)
 		park(t, db, id, "status='RETRY'", "request='{}'", fmt.Sprint("attempt=", tt.attempt), "last_sent_at=clock_timestamp() - interval '"+tt.ago+"'")
-		r, err := pending.NewStore(db).TakeRetry(t.Context(), tool, spacing)
+		r, err := pending.NewStore(db).TakeRetry(t.Context(), tool, "", spacing)
 		if err != nil || (r != nil) != tt.want {
 			t.Errorf("attempt %d, sent %s ago: %+v %v", tt.attempt, tt.ago, r, err)
 		}

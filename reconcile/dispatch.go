@@ -67,7 +67,7 @@ func (p *pass) sendNext(ctx, soft context.Context) (more bool, err error) {
 	if p.gate.readyToSend(soft) != nil {
 		return false, nil
 	}
-	retry, err := p.store.TakeRetry(ctx, p.cfg.Tool, pending.Spacing(p.cfg.Policy.Backoff))
+	retry, err := p.store.TakeRetry(ctx, p.cfg.Tool, p.cfg.IdempotencyTable, pending.Spacing(p.policy.Backoff))
 	if retry == nil || err != nil {
 		return false, err
 	}
@@ -134,6 +134,6 @@ func (p *pass) answered(ctx context.Context, callID string, r receipt.Receipt) e
 	if call.Status.Terminal() { // somebody else settled it while it was on its way
 		return p.noteContradictions(ctx, []string{callID}, evidence)
 	}
-	v := Decide(call, seen, p.cfg.Policy, now)
+	v := Decide(call, seen, p.policy, now)
 	return p.settle(ctx, []judged{{verdict: v, change: p.change(call, v, seen, now), at: now}}, evidence)
 }

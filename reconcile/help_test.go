@@ -19,6 +19,7 @@ import (
 
 	"github.com/callreceipt/reconciler/internal/localpg"
 	"github.com/callreceipt/reconciler/internal/testdb"
+	"github.com/callreceipt/reconciler/pending"
 	"github.com/callreceipt/reconciler/receipt"
 )
 
@@ -207,4 +208,49 @@ func count(t testing.TB, db *sqlx.DB, where string) (n int) {
 func open(t testing.TB) (*sqlx.DB, *downstream) {
 	t.Helper()
 	return testdb.New(t), newDownstream(t)
+}
+
+// everyVerdictReplays makes each verdict again from what is on record, by the policy of its digest.
+func everyVerdictReplays(t testing.TB, db *sqlx.DB, want int) {
+	t.Helper()
+	policies := map[string]Policy{}
+	var texts [][]byte
+	if err := db.Select(&texts, `SELECT policy FROM reconciler.runs`); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range texts {
+		var p Policy
+		if err := json.Unmarshal(text, &p); err != nil {
+			t.Fatal(err)
+		}
+		policies[p.Digest()] = p
+	}
+	var verdicts []struct {
+		CallID          string `db:"call_id"`
+		Attempt         int
+		Reason          string
+		Detail, Receipt []byte
+	}
+	if err := db.Select(&verdicts, `SELECT e.call_id, e.attempt, e.reason, e.detail, p.receipt FROM reconciler.call_events e
+		JOIN reconciler.pending_confirmations p USING (call_id) WHERE e.kind = 'verdict'`); err != nil {
+		t.Fatal(err)
+	}
+	if len(verdicts) != want {
+		t.Errorf("%d verdicts, want %d", len(verdicts), want)
+	}
+	actions := map[pending.Status]Action{pending.StatusRetry: Retry, pending.StatusManual: Escalate, pending.StatusSuccess: Succeed}
+	for _, v := range verdicts {
+		calls, err := pending.NewStore(db).Get(context.Background(), []string{v.CallID})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var s Seen
+		if err := json.Unmarshal(v.Detail, &s); err != nil {
+			t.Fatal(err)
+		}
+		got, err := Replay(calls[0], v.Attempt, v.Receipt, v.Detail, policies[s.Policy])
+		if err != nil || string(got.Reason) != v.Reason || got.Action != actions[s.Status] {
+			t.Errorf("%s: replayed as %+v, %v; the ledger says %s: %s", v.CallID, got, err, v.Reason, v.Detail)
+		}
+	}
 }

@@ -50,7 +50,7 @@ func (p *pass) noteContradictions(ctx context.Context, callIDs []string, seen ma
 		if !call.Status.Terminal() {
 			continue
 		}
-		v := Decide(call, seen[call.BizID], p.cfg.Policy, call.CreatedAt)
+		v := Decide(call, seen[call.BizID], p.policy, call.CreatedAt)
 		if v.Anomaly == Contradiction {
 			against = append(against, call)
 			events = append(events, event(pending.EventContradiction, map[string]any{

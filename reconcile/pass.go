@@ -37,6 +37,7 @@ type Limits struct {
 //	then dispatch: take ──► send ──► Decide ──► write
 type pass struct {
 	*Reconciler
+	rules
 	limits   Limits
 	soft     context.Context // ends when no new batch may begin
 	patience int             // openings of the breaker that are sat out
@@ -65,7 +66,7 @@ func (r *Reconciler) RunOnce(ctx context.Context, limits Limits) (Summary, error
 	began := r.cfg.Clock()
 	var err error
 	if limits.DryRun {
-		err = p.drain(ctx)
+		err = p.unrecorded(ctx)
 	} else {
 		err = task.Hold(ctx, r.cfg.DB, r.cfg.Log, "reconcile:"+r.cfg.Tool, r.cfg.Holder, p.recorded)
 	}
@@ -94,12 +95,21 @@ func (p *pass) snapshot() Summary {
 	return sum
 }
 
+// unrecorded drains and writes nothing.
+func (p *pass) unrecorded(ctx context.Context) error {
+	if err := p.adopt(ctx); err != nil {
+		return err
+	}
+	return p.drain(ctx)
+}
+
 // recorded drains and leaves a row in the table of runs.
 func (p *pass) recorded(ctx context.Context) error {
 	if err := p.store.EnsureEventPartitions(ctx); err != nil {
 		return err
 	}
-	id, err := task.Start(ctx, p.cfg.DB, "reconcile", p.cfg.Tool, p.cfg.Holder, p.policyText)
+	unruled := p.adopt(ctx)
+	id, err := task.Start(ctx, p.cfg.DB, "reconcile", p.cfg.Tool, p.cfg.Holder, p.text)
 	if err != nil {
 		return err
 	}
@@ -109,7 +119,9 @@ func (p *pass) recorded(ctx context.Context) error {
 	ended := p.cfg.Runs.Begin()
 	defer ended(metrics.OutcomeFailed) // only a panic gets there first
 	began := p.cfg.Clock()
-	err = p.drain(ctx)
+	if err = unruled; err == nil {
+		err = p.drain(ctx)
+	}
 	sum := p.finish(ctx, began, err)
 	ended(metrics.Outcome(sum.Outcome))
 	counts, _ := json.Marshal(sum) // numbers and words always marshal
@@ -151,6 +163,10 @@ func (p *pass) drain(ctx context.Context) error {
 		return cause
 	}
 	if err = errors.Join(err, p.refusal); err != nil {
+		return err
+	}
+	// The pass may have taken hours. What it offered by its own rules is not for anybody to take if the keys are archived by now.
+	if _, err := p.endOffers(hard); err != nil {
 		return err
 	}
 	return errors.Join(p.dispatch(hard), context.Cause(soft))
@@ -202,7 +218,7 @@ func (p *pass) page(ctx context.Context, within pending.Range, after pending.Cur
 		return nil, page, err
 	}
 	calls := p.untaken(page.Calls)
-	if p.limits.Rows > 0 || !p.cfg.Policy.NeedsReceipt {
+	if p.limits.Rows > 0 || !p.policy.NeedsReceipt {
 		return calls, page, nil // a bounded run takes just what it was told to; without a look there is nothing to share
 	}
 	siblings, err := p.store.Siblings(ctx, p.cfg.Tool, within, page.Next, distinctBizIDs(calls), maxSiblings)

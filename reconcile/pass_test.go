@@ -268,7 +268,7 @@ func TestEveryVerdictCanBeReplayedFromTheLedger(t *testing.T) { // I10
 			t.Errorf("%s: replayed as %+v, %v; the ledger says %s: %s", v.CallID, got, err, v.Reason, v.Detail)
 		}
 		var s Seen
-		if err := json.Unmarshal(v.Detail, &s); err != nil || s.Policy != r.digest {
+		if err := json.Unmarshal(v.Detail, &s); err != nil || s.Policy != r.cfg.Policy.Digest() {
 			t.Errorf("%s: %v %s", v.CallID, err, v.Detail)
 		}
 	}

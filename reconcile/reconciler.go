@@ -6,7 +6,6 @@ package reconcile
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -26,8 +25,12 @@ type Source interface {
 
 // Config is one tool to reconcile.
 type Config struct {
-	Tool        string
-	Policy      Policy
+	Tool   string
+	Policy Policy
+	// IdempotencyTable (schema.name) holds the downstream's idempotency keys; each pass reads its archive watermark into its Policy.
+	// "" means that none of the keys are archived.
+	IdempotencyTable string
+
 	Source      Source  // may be nil only where Policy.NeedsReceipt is false
 	Sender      Sender  // sends calls again; nil hands them off to whoever takes them
 	Notify      bool    // put verdicts on their way to the orchestrator; a Notifier delivers them
@@ -46,11 +49,9 @@ type Config struct {
 
 // Reconciler works on one tool. It outlives its passes, and so do the tool's rate, pause and breaker.
 type Reconciler struct {
-	cfg        Config
-	store      *pending.Store
-	gate       *gate
-	digest     string
-	policyText []byte
+	cfg   Config
+	store *pending.Store
+	gate  *gate
 }
 
 // New checks the configuration of one tool.
@@ -78,14 +79,7 @@ func New(cfg Config) (*Reconciler, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	text, err := json.Marshal(cfg.Policy)
-	if err != nil {
-		return nil, fmt.Errorf("tool %q: %w", cfg.Tool, err)
-	}
-	return &Reconciler{
-		cfg: cfg, store: pending.NewStore(cfg.DB), digest: cfg.Policy.Digest(), policyText: text,
-		gate: newGate(cfg),
-	}, nil
+	return &Reconciler{cfg: cfg, store: pending.NewStore(cfg.DB), gate: newGate(cfg)}, nil
 }
 
 // Tool is the name of the tool.

@@ -65,7 +65,7 @@ func fitting(changes []judged) int {
 
 // ask collects the evidence for a batch. Its error ends the pass; the evidence that was collected counts all the same.
 func (p *pass) ask(ctx context.Context, b batch, now time.Time) (map[string]receipt.Evidence, error) {
-	if !p.cfg.Policy.NeedsReceipt {
+	if !p.policy.NeedsReceipt {
 		return nil, nil
 	}
 	all := make(map[string]receipt.Evidence, len(b.bizIDs))
@@ -145,7 +145,7 @@ func (p *pass) judge(b batch, seen map[string]receipt.Evidence, now time.Time) [
 		if ev.Err != nil && (ev.Err.Kind == receipt.KindCanceled || ev.Err.Outcome == receipt.Misconfigured) {
 			continue
 		}
-		if v := Decide(call, ev, p.cfg.Policy, now); v.Action != Leave {
+		if v := Decide(call, ev, p.policy, now); v.Action != Leave {
 			all = append(all, judged{verdict: v, change: p.change(call, v, ev, now), at: now})
 		}
 	}
@@ -154,7 +154,7 @@ func (p *pass) judge(b batch, seen map[string]receipt.Evidence, now time.Time) [
 
 // change turns a verdict into the write that carries it out, with its ledger rows.
 func (p *pass) change(call pending.Call, v Verdict, ev receipt.Evidence, now time.Time) pending.Change {
-	next := NextCheck(call, v, p.cfg.Policy, now)
+	next := NextCheck(call, v, p.policy, now)
 	var c pending.Change
 	switch v.Action {
 	case Succeed:
@@ -162,7 +162,7 @@ func (p *pass) change(call pending.Call, v Verdict, ev receipt.Evidence, now tim
 	case Fail:
 		c = pending.Settle(call, string(v.Reason), proof(pending.StatusFailed, v.Proof))
 	case Retry:
-		c = pending.Offer(call, string(v.Reason), RetryBefore(call, p.cfg.Policy), next)
+		c = pending.Offer(call, string(v.Reason), RetryBefore(call, p.policy), next)
 	case Escalate:
 		c = pending.Escalate(call, string(v.Reason), next)
 	case Reopen:
@@ -188,7 +188,7 @@ func (p *pass) tells(a Action) bool {
 }
 
 func (p *pass) recordLook(c *pending.Change, v Verdict, ev receipt.Evidence, now time.Time) {
-	if !p.cfg.Policy.NeedsReceipt && ev.Presence == receipt.Unknown {
+	if !p.policy.NeedsReceipt && ev.Presence == receipt.Unknown {
 		return // nobody was asked
 	}
 	c.Look = pending.Answered
@@ -332,7 +332,7 @@ func (p *pass) writeApart(ctx context.Context, all []judged, sqlstate string, re
 func (p *pass) unwritable(j judged, sqlstate string) judged {
 	call := j.change.Call
 	v := Verdict{Action: Escalate, Reason: ReasonUnwritable}
-	next := NextCheck(call, v, p.cfg.Policy, j.at)
+	next := NextCheck(call, v, p.policy, j.at)
 	c := pending.Escalate(call, string(v.Reason), next)
 	said := "PostgreSQL refuses what the receipt holds, SQLSTATE " + sqlstate
 	if call.Status == pending.StatusManual && Reason(call.Reason) == ReasonUnwritable {

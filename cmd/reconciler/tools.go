@@ -81,7 +81,7 @@ func (a *app) wire(c *config.Config, db *sqlx.DB, names []string, progress func(
 	for _, name := range names {
 		t := c.Tools[name]
 		cfg := reconcile.Config{
-			Tool: name, Policy: policyOf(t), BatchSize: t.Receipts.BatchSize, Concurrency: t.Receipts.Concurrency,
+			Tool: name, Policy: policyOf(t), IdempotencyTable: t.IdempotencyTable, BatchSize: t.Receipts.BatchSize, Concurrency: t.Receipts.Concurrency,
 			Retries: t.Receipts.Retries, Rate: t.Receipts.Rate, DB: db, Holder: w.holder, Log: a.log, Progress: progress,
 			Metrics: a.metrics.Tool(name, reconcile.MeasuredAs(t.Notify.URL != "")), Runs: a.metrics.Run(metrics.TaskReconcile, name),
 			Notify: t.Notify.URL != "",
