@@ -51,7 +51,8 @@ func TestEveryAlertThatMustBeThereIs(t *testing.T) {
 	t.Parallel()
 	all := alerts(t)
 	for _, name := range strings.Fields(`Down RunStale NeverSucceeded RunStuck OldestCallTooOld BacklogGrowing ManualQueueGrowing RetriesNotTaken
-		DownstreamErrors BreakerOpen Contradictions CallIdChanged NotificationsStuck`) {
+		DownstreamErrors BreakerOpen Contradictions CallIdChanged NotificationsStuck
+		ArchiveBehind ArchiveStepsFail PartitionHeldTooLong PartitionsRunningOut DefaultPartitionFilling DetachPending`) {
 		if !slices.ContainsFunc(all, func(a rule) bool { return a.Alert == "Reconciler"+name }) {
 			t.Errorf("there is no Reconciler%s", name)
 		}

@@ -126,7 +126,7 @@ func TestTheDashboardHasItsRowsAndVariables(t *testing.T) {
 			t.Errorf("variable %s asks %v", v.Name, v.Datasource)
 		}
 	}
-	if !slices.Equal(rows, []string{"Is it working", "Backlog", "Verdicts", "Downstreams", "Deliveries", "Database and process"}) {
+	if !slices.Equal(rows, []string{"Is it working", "Backlog", "Verdicts", "Downstreams", "Deliveries", "Archiving", "Database and process"}) {
 		t.Errorf("rows are %q", rows)
 	}
 	if !slices.Equal(variables, []string{"datasource", "job", "tool"}) {

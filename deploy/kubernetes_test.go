@@ -62,6 +62,7 @@ func TestEveryPodIsLockedDownAlike(t *testing.T) {
 	for file, path := range map[string][]string{
 		"kubernetes/daemon/deployment.yaml": {"spec", "template", "spec"},
 		"kubernetes/oneoff/cronjob.yaml":    {"spec", "jobTemplate", "spec", "template", "spec"},
+		"kubernetes/archive/cronjob.yaml":   {"spec", "jobTemplate", "spec", "template", "spec"},
 		"kubernetes/migrate/job.yaml":       {"spec", "template", "spec"},
 	} {
 		pods[file] = at(t, documents[map[string]any](t, file)[0], path...)
@@ -93,22 +94,26 @@ func TestEveryPodIsLockedDownAlike(t *testing.T) {
 
 func TestAHeldLeaseIsNoFailureOfAJobAndAUnit(t *testing.T) {
 	t.Parallel()
-	job := at(t, documents[map[string]any](t, "kubernetes/oneoff/cronjob.yaml")[0], "spec", "jobTemplate", "spec")
-	actions := map[uint64]string{}
-	for _, one := range at(t, job, "podFailurePolicy", "rules").([]any) {
-		r := one.(map[string]any)
-		if r["onExitCodes"] == nil {
-			continue
+	for _, file := range []string{"kubernetes/oneoff/cronjob.yaml", "kubernetes/archive/cronjob.yaml"} {
+		job := at(t, documents[map[string]any](t, file)[0], "spec", "jobTemplate", "spec")
+		actions := map[uint64]string{}
+		for _, one := range at(t, job, "podFailurePolicy", "rules").([]any) {
+			r := one.(map[string]any)
+			if r["onExitCodes"] == nil {
+				continue
+			}
+			for _, code := range at(t, r, "onExitCodes", "values").([]any) {
+				actions[code.(uint64)] = r["action"].(string)
+			}
 		}
-		for _, code := range at(t, r, "onExitCodes", "values").([]any) {
-			actions[code.(uint64)] = r["action"].(string)
+		if diff := cmp.Diff(map[uint64]string{2: "FailJob", 4: "Ignore"}, actions); diff != "" {
+			t.Errorf("%s: %s", file, diff)
 		}
 	}
-	if diff := cmp.Diff(map[uint64]string{2: "FailJob", 4: "Ignore"}, actions); diff != "" {
-		t.Error(diff)
-	}
-	if ok := directives(t, "systemd/reconciler-run.service")["SuccessExitStatus"]; !slices.Equal(ok, []string{"3 4"}) {
-		t.Errorf("SuccessExitStatus is %q", ok)
+	for _, unit := range []string{"systemd/reconciler-run.service", "systemd/reconciler-archive.service"} {
+		if ok := directives(t, unit)["SuccessExitStatus"]; !slices.Equal(ok, []string{"3 4"}) {
+			t.Errorf("%s: SuccessExitStatus is %q", unit, ok)
+		}
 	}
 }
 

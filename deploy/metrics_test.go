@@ -31,6 +31,7 @@ func exported(t *testing.T) map[string]map[string]words {
 	for _, task := range []metrics.Task{metrics.TaskReconcile, metrics.TaskArchive, metrics.TaskDispatch, metrics.TaskNotify} {
 		m.Run(task, "T").Interval(time.Minute)
 	}
+	m.Archive("T").Set(metrics.ArchiveState{})
 	m.SetBacklog("T", metrics.Backlog{})
 	m.SetUnknownTools(0)
 	m.Reloaded(nil)
@@ -71,7 +72,7 @@ var (
 var ofScrapes = []string{"job", "namespace", "instance", "le"}
 
 // ofUsers are labels whose values are configured names, statuses of a downstream, or versions.
-var ofUsers = []string{"tool", "version", "commit", "goversion", "alertname", "alertstate", "db_name"}
+var ofUsers = []string{"tool", "table", "version", "commit", "goversion", "alertname", "alertstate", "db_name"}
 
 // problems lists the metrics, labels and label values of a query that no process of ours exports.
 func problems(query string, known map[string]map[string]words, recorded []string) (list []string) {

@@ -1,9 +1,6 @@
 package metrics
 
-import (
-	"math"
-	"time"
-)
+import "time"
 
 // BacklogLimit is where counting open calls stops: more shows as just as many.
 const BacklogLimit = 100_000
@@ -29,11 +26,7 @@ func (m *Metrics) SetBacklog(tool string, b Backlog) {
 	m.pendingCalls.WithLabelValues(tool, "PENDING").Set(counted(b.Pending))
 	m.pendingCalls.WithLabelValues(tool, "RETRY").Set(counted(b.Retry))
 	m.pendingCalls.WithLabelValues(tool, "MANUAL").Set(counted(b.Manual))
-	oldest := math.NaN() // no comparison with it is true, so no alert on age fires
-	if !b.Oldest.IsZero() {
-		oldest = seconds(b.Oldest)
-	}
-	m.oldestPending.WithLabelValues(tool).Set(oldest)
+	m.oldestPending.WithLabelValues(tool).Set(instant(b.Oldest))
 	if t.cfg.Notify {
 		m.notificationsPending.WithLabelValues(tool).Set(counted(b.NotificationsPending))
 	}

@@ -45,18 +45,32 @@ breaker_state                    gauge     state=closed,half_open,open tool=T
 sends_total                      counter   outcome=answered,unanswered,refused,never_connected tool=T
 notifications_total              counter   outcome=delivered,failed tool=T
 
+archive_steps_total                        counter result=done,failed step=frozen,exported,verified,watermark,detached,dropped,premade table=T
+archived_rows_total                        counter table=T
+archived_bytes_total                       counter table=T
+partitions                                 gauge   table=T
+partitions_due                             gauge   table=T
+partitions_held                            gauge   reason=newest,last,subpartitioned,foreign_table,inbound_foreign_key,not_terminal,open_call,unanswerable,detach_pending,locked,changed_after_freeze,object_damaged,replaced,referenced table=T
+partition_oldest_due_timestamp_seconds     gauge   table=T
+partition_oldest_held_timestamp_seconds    gauge   table=T
+partition_horizon_timestamp_seconds        gauge   table=T
+partition_premake_seconds                  gauge   table=T
+partition_detach_pending_timestamp_seconds gauge   table=T
+partition_default_rows                     gauge   table=T
+
 db_errors_total                              counter class=unreachable,busy,refused,other
 config_last_reload_successful                gauge
 config_last_reload_success_timestamp_seconds gauge
 `
 
-// announced is a Metrics with one tool and all its runs, and whatever else makes a series.
+// announced is a Metrics with one tool, all its runs and one table, and whatever else makes a series.
 func announced() (*Metrics, *prometheus.Registry) {
 	m, reg, _ := newMetrics()
 	m.Tool("T", charge)
 	for _, task := range []Task{TaskReconcile, TaskArchive, TaskDispatch, TaskNotify} {
 		m.Run(task, "T").Interval(time.Minute)
 	}
+	m.Archive("T").Set(ArchiveState{})
 	m.SetBacklog("T", Backlog{})
 	m.SetUnknownTools(0)
 	m.Reloaded(nil)

@@ -5,14 +5,16 @@
 //
 //	New ──► Tool(name, …) ──► Verdict, Look, Request, Sent, …     what happens to calls
 //	    ──► Run(task, tool) ──► Begin … end, Skipped, LeaseHeld   what the schedule does
+//	    ──► Archive(table) ──► Step, Archived, Set, Unknown       what becomes of partitions
 //	    ──► SetBacklog, Seed, DBError, Reloaded                   what somebody looked up
 //
 // The series of what was announced are there at once, counters at 0, so that increase() sees the first step. Label values are
 // configured names or words of closed sets, never an id and never text from outside. All methods may be called by several
-// goroutines, and do nothing on a nil *Metrics, *Tool or *Run: whoever has no metrics needs no branch.
+// goroutines, and do nothing on a nil *Metrics, *Tool, *Run or *Archive: whoever has no metrics needs no branch.
 package metrics
 
 import (
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -34,10 +36,11 @@ type Metrics struct {
 	reg prometheus.Registerer
 	now func() time.Time
 
-	mu      sync.RWMutex // guards what follows, and keeps the series of a forgotten tool from coming back
-	tools   map[string]*Tool
-	runs    map[runKey]*Run
-	watched prometheus.Collector // of the database pool, or nil
+	mu       sync.RWMutex // guards what follows, and keeps the series of a forgotten tool from coming back
+	tools    map[string]*Tool
+	runs     map[runKey]*Run
+	archives map[string]*Archive
+	watched  prometheus.Collector // of the database pool, or nil
 
 	// Of each tool.
 	verdicts, looks, anomalies, lostRaces, requests, sends, notifications *prometheus.CounterVec
@@ -49,11 +52,16 @@ type Metrics struct {
 	runsTotal, runsSkipped, runPanics                                 *prometheus.CounterVec
 	runDuration                                                       *prometheus.HistogramVec
 
+	// Of each table that is archived.
+	archiveSteps, archivedRows, archivedBytes                                         *prometheus.CounterVec
+	partitions, partitionsDue, partitionsHeld, partitionDefaultRows                   *prometheus.GaugeVec
+	oldestDue, oldestHeld, partitionHorizon, partitionPremake, partitionDetachPending *prometheus.GaugeVec
+
 	// Of the process.
 	unknownTools, reloadSuccessful, reloadSuccessAt *prometheus.GaugeVec
 	dbErrors                                        *prometheus.CounterVec
 
-	vecsOfTool, vecsOfRun []*prometheus.MetricVec
+	vecsOfTool, vecsOfRun, vecsOfTable []*prometheus.MetricVec
 }
 
 // Buckets in seconds: from a quick answer to a hanging one, from a pass over nothing to a long archive, and from a call that was
@@ -68,7 +76,7 @@ var (
 func New(reg prometheus.Registerer, build Build, now func() time.Time) *Metrics {
 	t := table{factory: promauto.With(reg)}
 	m := &Metrics{
-		reg: reg, now: now, tools: map[string]*Tool{}, runs: map[runKey]*Run{},
+		reg: reg, now: now, tools: map[string]*Tool{}, runs: map[runKey]*Run{}, archives: map[string]*Archive{},
 
 		// Of each tool.
 		verdicts:        t.counter("reconciler_verdicts_total", "Verdicts that were written.", "tool", "verdict", "reason"),
@@ -97,13 +105,28 @@ func New(reg prometheus.Registerer, build Build, now func() time.Time) *Metrics 
 		scheduleInterval: t.gauge("reconciler_schedule_interval_seconds", "The longest gap between two ticks of the schedule.", "task", "tool"),
 		leases:           t.gauge("reconciler_lease_held", "1 while this process holds the lease.", "task", "tool"),
 
+		// Of each table that is archived.
+		archiveSteps:  t.counter("reconciler_archive_steps_total", "Steps of archiving that ended, and partitions that were made ahead.", "table", "step", "result"),
+		archivedRows:  t.counter("reconciler_archived_rows_total", "Rows that were written into archive objects.", "table"),
+		archivedBytes: t.counter("reconciler_archived_bytes_total", "Compressed bytes of the archive objects that were written.", "table"),
+
+		partitions:             t.gauge("reconciler_partitions", "Partitions of the table, without the default.", "table"),
+		partitionsDue:          t.gauge("reconciler_partitions_due", "Partitions that are old enough to be archived, and are not held.", "table"),
+		partitionsHeld:         t.gauge("reconciler_partitions_held", "Partitions that are old enough to be archived, by what forbids it.", "table", "reason"),
+		oldestDue:              t.gauge("reconciler_partition_oldest_due_timestamp_seconds", "When the partition that is due and not held became due, the oldest of them; NaN when there is none.", "table"),
+		oldestHeld:             t.gauge("reconciler_partition_oldest_held_timestamp_seconds", "Since when the partition is held that is held longest; NaN when there is none.", "table"),
+		partitionHorizon:       t.gauge("reconciler_partition_horizon_timestamp_seconds", "Up to when there are partitions without a gap; NaN when they have no end.", "table"),
+		partitionPremake:       t.gauge("reconciler_partition_premake_seconds", "How far ahead of now partitions are made; 0 when that is unknown.", "table"),
+		partitionDetachPending: t.gauge("reconciler_partition_detach_pending_timestamp_seconds", "Since when a partition is neither attached nor detached; NaN when there is none.", "table"),
+		partitionDefaultRows:   t.gauge("reconciler_partition_default_rows", "Rows in the default partition.", "table"),
+
 		// Of the process.
 		unknownTools:     t.gauge("reconciler_unknown_tool_calls", "Open calls of tools that are not configured; 100000 stands for more as well."),
 		dbErrors:         t.counter("reconciler_db_errors_total", "Errors of the database.", "class"),
 		reloadSuccessful: t.gauge("reconciler_config_last_reload_successful", "1 when the configuration that was read last is in force, 0 when it was refused."),
 		reloadSuccessAt:  t.gauge("reconciler_config_last_reload_success_timestamp_seconds", "When a configuration last came into force."),
 	}
-	m.vecsOfTool, m.vecsOfRun = t.ofTool, t.ofRun
+	m.vecsOfTool, m.vecsOfRun, m.vecsOfTable = t.ofTool, t.ofRun, t.ofTable
 	t.gauge("reconciler_build_info", "The binary; always 1.", "version", "commit", "goversion").
 		WithLabelValues(build.Version, build.Commit, build.GoVersion).Set(1)
 	for _, class := range dbClasses {
@@ -119,10 +142,10 @@ func NewRegistry() *prometheus.Registry {
 	return reg
 }
 
-// table registers metrics and notes which of them belong to a tool and which to a run.
+// table registers metrics and notes which of them belong to a tool, which to a run and which to a table of the database.
 type table struct {
-	factory       promauto.Factory
-	ofTool, ofRun []*prometheus.MetricVec
+	factory                promauto.Factory
+	ofTool, ofRun, ofTable []*prometheus.MetricVec
 }
 
 func (t *table) counter(name, help string, labels ...string) *prometheus.CounterVec {
@@ -150,11 +173,21 @@ func (t *table) note(v *prometheus.MetricVec, labels []string) {
 		t.ofRun = append(t.ofRun, v)
 	case slices.Contains(labels, "tool"):
 		t.ofTool = append(t.ofTool, v)
+	case slices.Contains(labels, "table"):
+		t.ofTable = append(t.ofTable, v)
 	}
 }
 
 // seconds is an instant as Prometheus counts it.
 func seconds(at time.Time) float64 { return float64(at.UnixMilli()) / 1000 }
+
+// instant shows no time as NaN: no comparison with it is true, so no alert on age fires.
+func instant(at time.Time) float64 {
+	if at.IsZero() {
+		return math.NaN()
+	}
+	return seconds(at)
+}
 
 // flag is a truth as Prometheus shows it.
 func flag(so bool) float64 {

@@ -191,7 +191,7 @@ func (t *Tool) Notified(delivered bool) {
 }
 
 // add bears a number that is none: a counter panics when it is told to go back.
-func add(c prometheus.Counter, n int) {
+func add[N int | int64](c prometheus.Counter, n N) {
 	if n > 0 {
 		c.Add(float64(n))
 	}

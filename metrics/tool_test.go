@@ -196,7 +196,11 @@ func TestAToolThatStaysKeepsItsCountersOverAReload(t *testing.T) {
 func TestWhoHasNoMetricsNeedsNoBranch(t *testing.T) {
 	t.Parallel()
 	var m *Metrics
-	tool, run := m.Tool("T", charge), m.Run(TaskReconcile, "T")
+	tool, run, archive := m.Tool("T", charge), m.Run(TaskReconcile, "T"), m.Archive("T")
+	archive.Step("exported", false)
+	archive.Archived(1, 1)
+	archive.Set(ArchiveState{})
+	archive.Unknown()
 	tool.Verdict(VerdictSuccess, "receipt_success")
 	tool.Resolved(0)
 	tool.Look(true)
@@ -220,6 +224,7 @@ func TestWhoHasNoMetricsNeedsNoBranch(t *testing.T) {
 	m.WatchDB(nil)
 	m.Forget("T")
 	m.ForgetRun(TaskArchive, "T")
+	m.ForgetArchive("T")
 }
 
 func TestToolsComeAndGoWhileTheyAreReportedOnAndScraped(t *testing.T) {

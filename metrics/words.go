@@ -88,6 +88,12 @@ var (
 	looks         = []string{"answered", "unanswered"}
 	deliveries    = []string{"delivered", "failed"}
 	dbClasses     = []string{"unreachable", "busy", "refused", "other"}
+	archiveSteps  = []string{"frozen", "exported", "verified", "watermark", "detached", "dropped", "premade"}
+	stepResults   = []string{"failed", "done"}
+	heldReasons   = []string{
+		"newest", "last", "subpartitioned", "foreign_table", "inbound_foreign_key", "not_terminal", "open_call", "unanswerable",
+		"detach_pending", "locked", "changed_after_freeze", "object_damaged", "replaced", "referenced",
+	}
 )
 
 // other stands for a word that is in no set. What comes from outside never becomes a label value, and is counted all the same.

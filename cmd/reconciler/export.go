@@ -8,10 +8,12 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/jmoiron/sqlx"
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/spf13/cobra"
 
 	"github.com/callreceipt/reconciler/config"
@@ -76,15 +78,52 @@ func (e *export) begin(a *app, c *config.Config) (end func(context.Context, *sql
 			a.metrics.BacklogUnknown()
 			a.log.Warn("metrics: the backlog could not be counted", "error", err)
 		}
-		if e.textfile != "" {
-			if err := metrics.WriteTextfile(e.textfile, registry); err != nil {
-				a.log.Warn("metrics were not written", "error", err)
+		e.leave(ctx, a, registry)
+	}
+}
+
+// beginTables is begin for a run over tables. It leaves what is known of all of them, and no series that a run over tools leaves, so
+// that the two may have a file each, or the same Pushgateway. Where one table cannot be asked, the metrics of the run before stay:
+// time runs towards the end of the partitions that they tell of.
+func (e *export) beginTables(a *app) (end func(context.Context, *tables)) {
+	if *e == (export{}) {
+		return func(context.Context, *tables) {}
+	}
+	registry := a.measured()
+	return func(ctx context.Context, w *tables) {
+		ctx = context.WithoutCancel(ctx)
+		for _, t := range w.all {
+			limited, cancel := context.WithTimeout(ctx, gaugesLimit)
+			err := t.Survey(limited)
+			cancel()
+			if err != nil {
+				a.log.Warn("metrics were left as they were: the partitions of a table could not be looked at", "table", t.Subject(), "error", err)
+				return
 			}
 		}
-		if e.pushgateway != "" {
-			if err := metrics.Push(ctx, e.pushgateway, registry); err != nil {
-				a.log.Warn("metrics were not pushed", "error", err)
-			}
+		e.leave(ctx, a, ofTables(registry))
+	}
+}
+
+// ofTables is the metrics that have a table.
+func ofTables(g prometheus.Gatherer) prometheus.Gatherer {
+	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+		all, err := g.Gather()
+		return slices.DeleteFunc(all, func(f *dto.MetricFamily) bool {
+			return !slices.ContainsFunc(f.GetMetric()[0].GetLabel(), func(l *dto.LabelPair) bool { return l.GetName() == "table" })
+		}), err
+	})
+}
+
+func (e *export) leave(ctx context.Context, a *app, g prometheus.Gatherer) {
+	if e.textfile != "" {
+		if err := metrics.WriteTextfile(e.textfile, g); err != nil {
+			a.log.Warn("metrics were not written", "error", err)
+		}
+	}
+	if e.pushgateway != "" {
+		if err := metrics.Push(ctx, e.pushgateway, g); err != nil {
+			a.log.Warn("metrics were not pushed", "error", err)
 		}
 	}
 }

@@ -33,15 +33,21 @@ func (a *app) gauges(ctx context.Context, c *config.Config, db *sqlx.DB) error {
 	if err != nil {
 		return err
 	}
-	ends, err := task.LastEnds(ctx, db, string(metrics.TaskReconcile), tools)
-	if err != nil {
-		return err
+	subjects := map[config.Task][]string{}
+	for _, e := range c.Schedules() {
+		subjects[e.Task] = append(subjects[e.Task], e.Subject)
 	}
 	var last []metrics.LastRun
-	for _, e := range ends {
-		last = append(last, metrics.LastRun{
-			Task: metrics.TaskReconcile, Tool: e.Subject, LastSuccess: orZero(e.Success), LastCompletion: orZero(e.Completion),
-		})
+	for of, names := range subjects {
+		ends, err := task.LastEnds(ctx, db, string(of), names)
+		if err != nil {
+			return err
+		}
+		for _, e := range ends {
+			last = append(last, metrics.LastRun{
+				Task: metrics.Task(of), Tool: e.Subject, LastSuccess: orZero(e.Success), LastCompletion: orZero(e.Completion),
+			})
+		}
 	}
 	for _, b := range backlogs {
 		a.metrics.SetBacklog(b.Tool, metrics.Backlog{

@@ -25,6 +25,7 @@ type generation struct {
 	cfg       *config.Config
 	db        *sqlx.DB
 	workers   *workers
+	tables    *tables
 	scheduler *daemon.Scheduler
 	turns     *sync.Map // of the process; see inTurn
 
@@ -55,6 +56,9 @@ func (d *supervisor) generation(c *config.Config) (*generation, error) {
 		return nil, err
 	}
 	if g.workers, err = d.wire(c, g.db, names, nil); err == nil {
+		g.tables, err = d.wireTables(c, g.db, g.workers.holder, 0, nil)
+	}
+	if err == nil {
 		g.scheduler, err = daemon.New(daemon.Config{Jobs: g.jobs(), Log: d.log, Clock: time.Now})
 	}
 	if err != nil {
@@ -73,7 +77,8 @@ func (d *supervisor) tryOut(c *config.Config, dsn string, names []string) error 
 	unmeasured.metrics = nil
 	w, err := unmeasured.wire(c, db, names, nil)
 	w.close()
-	return errors.Join(err, db.Close())
+	t, wrong := unmeasured.wireTables(c, db, w.holder, 0, nil)
+	return errors.Join(err, wrong, t.close(), db.Close())
 }
 
 // work runs until stop, and then until what is in hand has come to its end.
@@ -83,6 +88,7 @@ func (g *generation) work() {
 	all.Go(func() { g.scheduler.Run(g.ctx) })
 	all.Go(func() { g.tell(g.ctx) })
 	all.Go(func() { g.keepGauges(g.ctx) })
+	all.Go(func() { g.tend(g.ctx) })
 	all.Wait()
 	if err := g.close(); err != nil {
 		g.log.Warn("closing the database", "error", err)
@@ -100,31 +106,31 @@ func (g *generation) close() error {
 	if g.workers != nil {
 		g.workers.close()
 	}
-	return g.db.Close()
+	var err error
+	if g.tables != nil {
+		err = g.tables.close()
+	}
+	return errors.Join(err, g.db.Close())
 }
 
 // jobs is the timetable.
 func (g *generation) jobs() []daemon.Job {
-	slots := make(chan struct{}, toolsAtOnce)
-	tools := map[string]*reconcile.Reconciler{}
+	slots, places := make(chan struct{}, toolsAtOnce), make(chan struct{}, tablesAtOnce)
+	tools, tables := map[string]*reconcile.Reconciler{}, map[string]*partitioned{}
 	for _, r := range g.workers.tools {
 		tools[r.Tool()] = r
 	}
+	for _, t := range g.tables.all {
+		tables[t.Subject()] = t
+	}
 	var jobs []daemon.Job
 	for _, e := range g.cfg.Schedules() {
-		r := tools[e.Subject]
-		if e.Task != config.TaskReconcile || r == nil {
-			continue
+		switch e.Task {
+		case config.TaskReconcile:
+			jobs = append(jobs, g.reconcileJob(e, tools[e.Subject], slots))
+		case config.TaskArchive:
+			jobs = append(jobs, g.archiveJob(e, tables[e.Subject], places))
 		}
-		pass := func(ctx context.Context) (task.Outcome, error) {
-			sum, err := r.RunOnce(ctx, reconcile.Limits{})
-			g.sayRun(sum)
-			return sum.Outcome, g.databaseOnly(err)
-		}
-		jobs = append(jobs, daemon.Job{
-			Task: string(e.Task), Subject: e.Subject, Schedule: e.Schedule, Run: within(slots, pass),
-			Watch: schedule{g.metrics.Run(metrics.TaskReconcile, e.Subject)},
-		})
 	}
 	if age := g.cfg.Reconcile.Retention.Std(); age > 0 {
 		c := &cleanup{db: g.db, log: g.log, holder: g.workers.holder, age: age}
@@ -141,6 +147,19 @@ func (g *generation) jobs() []daemon.Job {
 		jobs[i].Last = func(ctx context.Context) (*task.Run, error) { return task.Latest(ctx, g.db, j.Task, j.Subject) }
 	}
 	return jobs
+}
+
+// reconcileJob is the passes over one tool on its schedule.
+func (g *generation) reconcileJob(e config.Entry, r *reconcile.Reconciler, slots chan struct{}) daemon.Job {
+	pass := func(ctx context.Context) (task.Outcome, error) {
+		sum, err := r.RunOnce(ctx, reconcile.Limits{})
+		g.sayRun(sum)
+		return sum.Outcome, g.databaseOnly(err)
+	}
+	return daemon.Job{
+		Task: string(e.Task), Subject: e.Subject, Schedule: e.Schedule, Run: within(slots, pass),
+		Watch: schedule{g.metrics.Run(metrics.TaskReconcile, e.Subject)},
+	}
 }
 
 // inTurn lets a run begin when that of the generation before has ended, so that what this one left is gone on with at once. The

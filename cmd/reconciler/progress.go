@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/callreceipt/reconciler/internal/printable"
+	"github.com/callreceipt/reconciler/partition"
 	"github.com/callreceipt/reconciler/reconcile"
 )
 
@@ -50,8 +52,11 @@ func (p *progress) total() (sum reconcile.Summary) {
 }
 
 // start tells progress until the returned function is called.
-func (p *progress) start() (stop func()) {
-	inPlace := terminal(p.a.err)
+func (p *progress) start() (stop func()) { return p.a.keepTelling(p.tell) }
+
+// keepTelling calls tell again and again until the returned function is called.
+func (a *app) keepTelling(tell func(inPlace bool, took time.Duration)) (stop func()) {
+	inPlace := terminal(a.err)
 	every := logEvery
 	if inPlace {
 		every = refreshEvery
@@ -67,7 +72,7 @@ func (p *progress) start() (stop func()) {
 			case <-over:
 				return
 			case <-tick.C:
-				p.tell(inPlace, time.Since(began))
+				tell(inPlace, time.Since(began))
 			}
 		}
 	})
@@ -75,7 +80,7 @@ func (p *progress) start() (stop func()) {
 		close(over)
 		done.Wait()
 		if inPlace {
-			fmt.Fprint(p.a.err, "\r\x1b[K")
+			fmt.Fprint(a.err, "\r\x1b[K")
 		}
 	}
 }
@@ -91,4 +96,33 @@ func (p *progress) tell(inPlace bool, took time.Duration) {
 	fmt.Fprintf(p.a.err, "\r\x1b[K%s calls  %s settled  %s retry  %s manual  %s waiting  %s unanswered  %s/s  %s",
 		thousands(s.Scanned), thousands(s.Success+s.Failed), thousands(s.Retry), thousands(s.Manual), thousands(s.Waiting),
 		thousands(s.Unanswered), thousands(perSecond), took.Round(time.Second))
+}
+
+// archiveProgress is how far the partition in hand is.
+type archiveProgress struct {
+	a *app
+
+	mu     sync.Mutex
+	latest partition.Progress
+}
+
+func (p *archiveProgress) update(latest partition.Progress) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.latest = latest
+}
+
+func (p *archiveProgress) start() (stop func()) { return p.a.keepTelling(p.tell) }
+
+func (p *archiveProgress) tell(inPlace bool, took time.Duration) {
+	p.mu.Lock()
+	at := p.latest
+	p.mu.Unlock()
+	switch {
+	case at.Partition == "": // it still looks for one
+	case inPlace:
+		fmt.Fprintf(p.a.err, "\r\x1b[K%s  %s  %s rows  %s", printable.Text(at.Partition), at.Step, thousands(int(at.Rows)), took.Round(time.Second))
+	default:
+		p.a.log.Info("progress", "table", at.Table, "partition", at.Partition, "step", string(at.Step), "rows", at.Rows)
+	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"log/slog"
+	"slices"
 
 	"github.com/callreceipt/reconciler/config"
 	"github.com/callreceipt/reconciler/metrics"
@@ -29,7 +30,7 @@ func (d *supervisor) reload() error {
 			"in_force", server(d.server), "configured", server(next.cfg.Server))
 	}
 	d.install(next)
-	d.log.Info("configuration reloaded", "config", next.cfg.Source.String(), "tools", len(next.cfg.Tools))
+	d.log.Info("configuration reloaded", "config", next.cfg.Source.String(), "tools", len(next.cfg.Tools), "tables", len(next.cfg.Partitions))
 	return nil
 }
 
@@ -65,18 +66,25 @@ func (d *supervisor) install(next *generation) {
 	}
 	d.all.Go(func() {
 		previous.stop(errReloaded)
-		d.forget(previous.cfg.Tools)
+		d.forget(previous.cfg)
 	})
 }
 
-// forget removes the metrics of the tools that are not configured any more. It is not done in the middle of a reload: the next
+// forget removes the metrics of the tools and tables that are not configured any more. It is not done in the middle of a reload: the next
 // configuration may bring a tool back, and would go on with metrics that are about to be removed.
-func (d *supervisor) forget(tools map[string]config.Tool) {
+func (d *supervisor) forget(previous *config.Config) {
 	d.reloading.Lock()
 	defer d.reloading.Unlock()
-	configured := d.inForce().cfg.Tools
-	for name := range tools {
-		switch t, kept := configured[name]; {
+	configured := d.inForce().cfg
+	for _, p := range previous.Partitions {
+		subject := p.Subject()
+		if !slices.ContainsFunc(configured.Partitions, func(kept config.Partition) bool { return kept.Subject() == subject }) {
+			d.metrics.ForgetArchive(subject)
+			d.metrics.ForgetRun(metrics.TaskArchive, subject)
+		}
+	}
+	for name := range previous.Tools {
+		switch t, kept := configured.Tools[name]; {
 		case !kept:
 			d.metrics.Forget(name)
 		case t.Notify.URL == "":

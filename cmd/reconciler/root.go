@@ -71,7 +71,8 @@ SUCCESS, FAILED, or retry with the original callId; what rules cannot decide goe
 		Example: `  reconciler demo                      see it work on a private PostgreSQL, in under a minute
   reconciler migrate up                make the tables
   reconciler run                       look at every due call once
-  reconciler serve                     do so on a schedule, as a daemon
+  reconciler archive                   archive partitions that are old and whose business is over
+  reconciler serve                     do both on a schedule, as a daemon
   reconciler calls show ORD-0001       what is known about one call, and why`,
 		SilenceUsage: true, SilenceErrors: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.enter(cmd) },
@@ -89,7 +90,7 @@ SUCCESS, FAILED, or retry with the original callId; what rules cannot decide goe
 	flags.StringVar(&a.logFormat, "log-format", "text", "text or json")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "jsonl"}, cobra.ShellCompDirectiveNoFileComp))
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
-	root.AddCommand(a.serveCommand(), a.healthcheckCommand(), a.runCommand(), a.migrateCommand(), a.callsCommand(), a.configCommand(), a.demoCommand(), a.versionCommand())
+	root.AddCommand(a.serveCommand(), a.healthcheckCommand(), a.runCommand(), a.archiveCommand(), a.migrateCommand(), a.callsCommand(), a.partitionsCommand(), a.configCommand(), a.demoCommand(), a.versionCommand())
 	return root
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jmoiron/sqlx"
@@ -156,18 +157,25 @@ func (a *app) unknownTools(ctx context.Context, c *config.Config, db *sqlx.DB) [
 // overall is success, failed or skipped when all tools agree on it, and partial otherwise; also when not every verdict
 // could be delivered.
 func overall(rep report) task.Outcome {
-	outcome := rep.Tools[0].Outcome
-	for _, s := range rep.Tools {
-		if s.Outcome != outcome {
-			return task.Partial
-		}
+	outcomes := make([]task.Outcome, len(rep.Tools))
+	for i, s := range rep.Tools {
+		outcomes[i] = s.Outcome
 	}
+	outcome := agreed(outcomes)
 	for _, n := range rep.Notifications {
 		if outcome == task.Success && n.Outcome != task.Success && n.Outcome != task.Skipped {
 			return task.Partial
 		}
 	}
 	return outcome
+}
+
+// agreed is the outcome of all of them, or partial when they do not agree.
+func agreed(outcomes []task.Outcome) task.Outcome {
+	if len(slices.Compact(slices.Clone(outcomes))) > 1 {
+		return task.Partial
+	}
+	return outcomes[0]
 }
 
 func (a *app) printReport(rep report) error {

@@ -31,9 +31,9 @@ func (a *app) serveCommand() *cobra.Command {
 	var pprof bool
 	cmd := &cobra.Command{
 		Use:   "serve",
-		Short: "Run as a daemon: every tool on its schedule, watched through /metrics",
-		Long: `Serve looks at the due calls of each tool on its schedule, delivers verdicts as they are given, and cleans old ones away. Any
-number of replicas may run on one database; leases spread the tools over them.
+		Short: "Run as a daemon: every tool and table on its schedule, watched through /metrics",
+		Long: `Serve looks at the due calls of each tool on its schedule, delivers verdicts as they are given, and cleans old ones away. It makes
+and archives the partitions of each table on its schedule. Any number of replicas may run on one database; leases spread the work.
 
 SIGTERM or SIGINT: no new work begins, the batches in hand are finished, and the exit code is 0; a second one ends it at once.
 SIGHUP, or POST /-/reload, reads the configuration again: all of it comes into force, or none.`,
@@ -81,7 +81,7 @@ func (a *app) serve(ctx context.Context, pprof bool) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("listening on server.listen: %w", err), first.close())
 	}
-	a.log.Info("started", "version", buildInfo().Version, "listen", listener.Addr().String(), "config", c.Source.String(), "tools", len(c.Tools))
+	a.log.Info("started", "version", buildInfo().Version, "listen", listener.Addr().String(), "config", c.Source.String(), "tools", len(c.Tools), "tables", len(c.Partitions))
 	d.metrics.Reloaded(nil)
 	d.install(first)
 

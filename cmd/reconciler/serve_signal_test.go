@@ -77,6 +77,7 @@ func TestServeWithNothingInHandEndsOnSIGTERM(t *testing.T) {
 func TestServeWaitsForItsDatabaseAndForItsSchema(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, "batch_size: 10", "charge")
+	s.db.MustExec(`DROP TABLE reconciler.partition_archives, reconciler.archive_watermarks`) // what the last step made
 	s.db.MustExec(`DELETE FROM reconciler.schema_migrations WHERE version_id = (SELECT max(version_id) FROM reconciler.schema_migrations)`)
 	door := newDoor(t, s.url)
 	d := s.serve("RECONCILER_DATABASE_URL=" + door.url)

@@ -1,6 +1,6 @@
 #!/bin/sh
 # prometheusrule.sh FILE... prints the rule files as one PrometheusRule, for the Prometheus operator:
-#   deploy/prometheus/prometheusrule.sh deploy/prometheus/rules/{working,daemon,database,backlog,downstream,verdicts}.yml | kubectl apply -f -
+#   deploy/prometheus/prometheusrule.sh deploy/prometheus/rules/{working,daemon,database,backlog,downstream,verdicts,archive}.yml | kubectl apply -f -
 set -eu
 : "${1:?usage: prometheusrule.sh FILE...}"
 cat <<'END'

@@ -1,0 +1,5 @@
+//go:build failpoint
+
+package partition
+
+func init() { atFailpoint = killed }

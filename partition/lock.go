@@ -1,0 +1,65 @@
+package partition
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jmoiron/sqlx"
+
+	"github.com/callreceipt/reconciler/internal/database"
+)
+
+// lockAttempts is how often a lock is asked for in one run; whoever still has it then is left alone until the next run.
+const lockAttempts = 5
+
+// alter runs fn in a transaction.
+func (a *Archiver) alter(ctx context.Context, fn func(tx *sqlx.Tx) error) error {
+	return a.transact(ctx, a.cfg.DB, fn)
+}
+
+// transact runs fn in a transaction that writes every value in one way and waits no longer than LockTimeout for each lock, again and
+// again for a while. Everybody who comes after us waits as long as we do, so the waits are short and there are pauses between them.
+func (a *Archiver) transact(ctx context.Context, db database.Beginner, fn func(tx *sqlx.Tx) error) error {
+	return a.patiently(ctx, func() error {
+		return database.InTx(ctx, db, func(tx *sqlx.Tx) error {
+			if err := exact(ctx, tx); err != nil {
+				return err
+			}
+			if _, err := tx.ExecContext(ctx, `SELECT set_config('lock_timeout', $1, true)`, a.lockTimeout()); err != nil {
+				return err
+			}
+			return fn(tx)
+		})
+	})
+}
+
+// patiently repeats fn while somebody else has the lock that it needs.
+func (a *Archiver) patiently(ctx context.Context, fn func() error) error {
+	for attempt := 1; ; attempt++ {
+		err := fn()
+		if err == nil || !database.Busy(err) {
+			return err
+		}
+		if attempt == lockAttempts {
+			return &Held{ReasonLocked, fmt.Sprintf("not had in %d attempts of %s: %v", attempt, a.cfg.LockTimeout, err)}
+		}
+		if err := pause(ctx, a.cfg.LockTimeout+rand.N(a.cfg.LockTimeout)); err != nil { //nolint:gosec // a jitter need not be secret
+			return err
+		}
+	}
+}
+
+func (a *Archiver) lockTimeout() string { return fmt.Sprintf("%dms", a.cfg.LockTimeout.Milliseconds()) }
+
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
