@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"time"
 
 	"github.com/jmoiron/sqlx"
 
 	"github.com/callreceipt/reconciler/internal/database"
+	"github.com/callreceipt/reconciler/internal/pause"
 )
 
 // lockAttempts is how often a lock is asked for in one run; whoever still has it then is left alone until the next run.
@@ -45,21 +45,10 @@ func (a *Archiver) patiently(ctx context.Context, fn func() error) error {
 		if attempt == lockAttempts {
 			return &Held{ReasonLocked, fmt.Sprintf("not had in %d attempts of %s: %v", attempt, a.cfg.LockTimeout, err)}
 		}
-		if err := pause(ctx, a.cfg.LockTimeout+rand.N(a.cfg.LockTimeout)); err != nil { //nolint:gosec // a jitter need not be secret
+		if err := pause.For(ctx, a.cfg.LockTimeout+rand.N(a.cfg.LockTimeout)); err != nil { //nolint:gosec // a jitter need not be secret
 			return err
 		}
 	}
 }
 
 func (a *Archiver) lockTimeout() string { return fmt.Sprintf("%dms", a.cfg.LockTimeout.Milliseconds()) }
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}

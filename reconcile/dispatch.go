@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/callreceipt/reconciler/internal/pause"
 	"github.com/callreceipt/reconciler/pending"
 	"github.com/callreceipt/reconciler/receipt"
 )
@@ -112,7 +113,7 @@ func (p *pass) reach(ctx, soft context.Context, a receipt.Attempt) (receipt.Rece
 		if err == nil || e == nil || e.Connected || e.Kind == receipt.KindSetup || try == connectTries {
 			return r, err
 		}
-		if wait(soft, between.NextBackOff()) != nil {
+		if pause.For(soft, between.NextBackOff()) != nil {
 			return r, err
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/sony/gobreaker/v2"
 	"golang.org/x/time/rate"
 
+	"github.com/callreceipt/reconciler/internal/pause"
 	"github.com/callreceipt/reconciler/metrics"
 	"github.com/callreceipt/reconciler/receipt"
 )
@@ -146,7 +147,7 @@ func (g *gate) query(ctx, soft context.Context, bizIDs []string, patience int) (
 		if last = e; try >= g.retries {
 			return receipt.Answer{}, last
 		}
-		if err := wait(soft, between.NextBackOff()); err != nil {
+		if pause.For(soft, between.NextBackOff()) != nil {
 			return receipt.Answer{}, last
 		}
 	}
@@ -195,8 +196,8 @@ func (g *gate) ask(ctx context.Context, bizIDs []string) (receipt.Answer, error)
 func (g *gate) ready(soft context.Context) error {
 	for {
 		if left := g.pauseLeft(); left > 0 {
-			if err := wait(soft, left); err != nil {
-				return err
+			if pause.For(soft, left) != nil {
+				return errStopped
 			}
 			continue
 		}
@@ -277,15 +278,4 @@ func (g *gate) awaitProbe(soft context.Context, changed <-chan struct{}, patienc
 	case <-timer:
 	}
 	return nil
-}
-
-func wait(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return errStopped
-	case <-t.C:
-		return nil
-	}
 }

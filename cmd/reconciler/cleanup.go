@@ -11,6 +11,7 @@ import (
 	"github.com/robfig/cron/v3"
 
 	"github.com/callreceipt/reconciler/internal/database"
+	"github.com/callreceipt/reconciler/internal/pause"
 	"github.com/callreceipt/reconciler/internal/task"
 	"github.com/callreceipt/reconciler/pending"
 )
@@ -90,7 +91,7 @@ func (c *cleanup) sweep(ctx context.Context, batch func(context.Context) (int, e
 		if err != nil || n < cleanupBatch {
 			return deleted, err
 		}
-		if err := sleep(ctx, time.Since(began)); err != nil {
+		if err := pause.For(ctx, time.Since(began)); err != nil {
 			return deleted, err
 		}
 	}
@@ -108,20 +109,9 @@ func (c *cleanup) quiet(ctx context.Context) error {
 		if !busy {
 			return nil
 		}
-		if err := sleep(ctx, quietEvery); err != nil {
+		if err := pause.For(ctx, quietEvery); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
-	}
 }

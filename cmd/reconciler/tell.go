@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/callreceipt/reconciler/internal/database"
+	"github.com/callreceipt/reconciler/internal/pause"
 	"github.com/callreceipt/reconciler/internal/task"
 	"github.com/callreceipt/reconciler/metrics"
 	"github.com/callreceipt/reconciler/pending"
@@ -35,17 +36,17 @@ func (g *generation) tell(ctx context.Context) {
 		return
 	}
 	defer t.busy.Wait()
-	store, pause := pending.NewStore(g.db), notifyEvery
+	store, next := pending.NewStore(g.db), notifyEvery
 	for {
 		due, err := store.ToolsToTell(ctx, names)
 		if err == nil {
-			pause = notifyEvery
+			next = notifyEvery
 			t.begin(ctx, due)
 		} else if ctx.Err() == nil { // the passes say that the database is away
 			g.countDatabase(err)
-			pause = min(2*pause, notifyBackoff)
+			next = min(2*next, notifyBackoff)
 		}
-		if sleep(ctx, pause) != nil {
+		if pause.For(ctx, next) != nil {
 			return
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/callreceipt/reconciler/config"
 	"github.com/callreceipt/reconciler/internal/daemon"
 	"github.com/callreceipt/reconciler/internal/database"
+	"github.com/callreceipt/reconciler/internal/pause"
 	"github.com/callreceipt/reconciler/internal/task"
 	"github.com/callreceipt/reconciler/metrics"
 	"github.com/callreceipt/reconciler/partition"
@@ -88,7 +89,7 @@ func (g *generation) tendTable(ctx context.Context, t *partitioned) {
 			g.log.Log(ctx, level, "the table cannot be looked after; calls are settled all the same", "table", t.Subject(), "error", err)
 		}
 		said = trouble
-		if sleep(ctx, tendEvery) != nil {
+		if pause.For(ctx, tendEvery) != nil {
 			return
 		}
 	}

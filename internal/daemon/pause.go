@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"context"
 	"math/rand/v2"
 	"time"
 
@@ -27,14 +26,4 @@ func backoff(n int) time.Duration {
 // have renewed it by then.
 func standBy(held *task.HeldError) time.Duration {
 	return min(max(held.ExpiresIn, time.Second), task.LeaseTTL) + rand.N(time.Second)
-}
-
-// pause waits, at most until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }

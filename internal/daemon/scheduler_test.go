@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/callreceipt/reconciler/internal/pause"
 	"github.com/callreceipt/reconciler/internal/task"
 )
 
@@ -19,7 +20,7 @@ func succeeds(context.Context) (task.Outcome, error) { return task.Success, nil 
 // takes is a run that takes so long, and ends well also when its context does.
 func takes(d time.Duration) func(context.Context) (task.Outcome, error) {
 	return func(ctx context.Context) (task.Outcome, error) {
-		pause(ctx, d)
+		_ = pause.For(ctx, d)
 		return task.Success, nil
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/callreceipt/reconciler/internal/pause"
 	"github.com/callreceipt/reconciler/internal/task"
 )
 
@@ -30,7 +31,7 @@ func (p *peer) run(ctx context.Context) (task.Outcome, error) {
 		until = p.expires
 	}
 	if left := until - time.Since(p.zero); left > 0 && time.Since(p.zero) >= p.begins {
-		pause(ctx, 2*time.Second) // so long task.Hold asks again
+		_ = pause.For(ctx, 2*time.Second) // so long task.Hold asks again
 		if left -= 2 * time.Second; left > 0 {
 			return "", fmt.Errorf("tool T: %w", &task.HeldError{Name: "reconcile:T", Holder: "peer", ExpiresIn: min(left, 13*time.Second)})
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/robfig/cron/v3"
 
 	"github.com/callreceipt/reconciler/internal/database"
+	"github.com/callreceipt/reconciler/internal/pause"
 	"github.com/callreceipt/reconciler/internal/task"
 )
 
@@ -30,7 +31,7 @@ func (e *entry) start(ctx context.Context) {
 			return
 		case unreachable(err):
 			e.databaseFailed(err)
-			pause(ctx, backoff(failures))
+			_ = pause.For(ctx, backoff(failures))
 			continue
 		case err != nil:
 			e.failed(slog.LevelWarn, "it is not known whether the job is overdue, so it runs now", err)
@@ -73,17 +74,17 @@ func (e *entry) work(ctx context.Context) {
 			e.databaseWorks()
 			e.log.Debug("standing by: another replica works on it", "holder", held.Holder)
 			standby, failures = true, 0
-			pause(ctx, standBy(held))
+			_ = pause.For(ctx, standBy(held))
 		case unreachable(err):
 			e.databaseFailed(err)
 			if outcome == task.Partial {
 				failures = 0 // it was back, and the run came on
 			}
-			pause(ctx, backoff(failures))
+			_ = pause.For(ctx, backoff(failures))
 			failures++
 		case errors.Is(err, task.ErrLeaseLost): // the database was away for too long, or somebody else has it now
 			e.interrupted(err)
-			pause(ctx, backoff(failures))
+			_ = pause.For(ctx, backoff(failures))
 			failures++
 		case err != nil:
 			e.failed(slog.LevelError, runFailed, err)
