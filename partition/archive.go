@@ -175,6 +175,9 @@ func (r *pass) detached(ctx context.Context, _ Partition, e *entry) error {
 	if err := r.unreferenced(ctx, e.OID); err != nil {
 		return err
 	}
+	if err := r.write(ctx, e); err != nil { // what came before may have taken hours: whoever was overtaken detaches nothing
+		return err
+	}
 	if err := r.detach(ctx, e.OID); err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ type parent struct {
 	KeyType    string   // of the first
 	DefaultOID uint32   // of the DEFAULT partition, or 0
 	Default    string   // its name, quoted
+	Owner      string   // quoted
 }
 
 // view is the table at one instant of its database's clock.
@@ -69,6 +70,7 @@ func (a *Archiver) parent(ctx context.Context, q sqlx.QueryerContext) (parent, e
 		KeyType  sql.NullString `db:"key_type"`
 		DefOID   sql.NullInt64  `db:"default_oid"`
 		Default  sql.NullString `db:"default_name"`
+		Owner    string         `db:"owner"`
 	}
 	err := sqlx.GetContext(ctx, q, &row, `
 		SELECT c.oid, format('%I.%I', n.nspname, c.relname) AS relation, p.partstrat::text AS strategy,
@@ -76,7 +78,8 @@ func (a *Archiver) parent(ctx context.Context, q sqlx.QueryerContext) (parent, e
 				LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.att AND k.att > 0) AS key,
 			(SELECT format_type(a.atttypid, NULL) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum = p.partattrs[0]) AS key_type,
 			nullif(p.partdefid, 0)::bigint AS default_oid,
-			(SELECT format('%I.%I', dn.nspname, d.relname) FROM pg_class d JOIN pg_namespace dn ON dn.oid = d.relnamespace WHERE d.oid = p.partdefid) AS default_name
+			(SELECT format('%I.%I', dn.nspname, d.relname) FROM pg_class d JOIN pg_namespace dn ON dn.oid = d.relnamespace WHERE d.oid = p.partdefid) AS default_name,
+			quote_ident(pg_get_userbyid(c.relowner)) AS owner
 		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_partitioned_table p ON p.partrelid = c.oid
 		WHERE n.nspname = $1 AND c.relname = $2`, a.schema, a.name)
 	switch {
@@ -93,7 +96,7 @@ func (a *Archiver) parent(ctx context.Context, q sqlx.QueryerContext) (parent, e
 	}
 	return parent{
 		OID: row.OID, Relation: row.Relation, Key: row.Key, KeyType: row.KeyType.String,
-		DefaultOID: uint32(row.DefOID.Int64), Default: row.Default.String, //nolint:gosec // an oid has 32 bits
+		DefaultOID: uint32(row.DefOID.Int64), Default: row.Default.String, Owner: row.Owner, //nolint:gosec // an oid has 32 bits
 	}, nil
 }
 
@@ -108,14 +111,16 @@ func children(ctx context.Context, q sqlx.QueryerContext, of parent) ([]Partitio
 		Bounds  string         `db:"bounds"`
 		Rows    int64          `db:"rows"`
 		Inbound sql.NullString `db:"inbound"`
+		Frozen  bool           `db:"frozen"`
 	}
 	err := sqlx.SelectContext(ctx, q, &rows, `
 		SELECT c.oid, n.nspname AS schema, c.relname AS name, c.relkind::text AS kind, i.inhdetachpending AS pending,
 			pg_get_expr(c.relpartbound, c.oid) AS bounds, greatest(c.reltuples, 0)::bigint AS rows,
 			(SELECT format('constraint %I of %s', f.conname, f.conrelid::regclass) FROM pg_constraint f
-				WHERE f.contype = 'f' AND f.confrelid = c.oid AND f.conrelid <> c.oid ORDER BY f.oid LIMIT 1) AS inbound
+				WHERE f.contype = 'f' AND f.confrelid = c.oid AND f.conrelid <> c.oid ORDER BY f.oid LIMIT 1) AS inbound,
+			EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = c.oid AND g.tgname IN ($3, $4) AND g.tgenabled <> 'D') AS frozen
 		FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-		WHERE i.inhparent = $1 AND c.oid <> $2`, of.OID, of.DefaultOID)
+		WHERE i.inhparent = $1 AND c.oid <> $2`, of.OID, of.DefaultOID, frozenRows, frozenAll)
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +132,7 @@ func children(ctx context.Context, q sqlx.QueryerContext, of parent) ([]Partitio
 		}
 		partitions[i] = Partition{
 			OID: r.OID, Schema: r.Schema, Name: r.Name, Bounds: r.Bounds, Range: within, Kind: r.Kind, DetachPending: r.Pending,
-			Rows: r.Rows, InboundKey: r.Inbound.String,
+			Rows: r.Rows, InboundKey: r.Inbound.String, Frozen: r.Frozen,
 		}
 	}
 	return partitions, nil

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/callreceipt/reconciler/internal/database"
 )
 
 // settled reads the catalog and the journal, once they agree: what a crash left between the two, or what somebody else did by hand, is put
@@ -16,7 +18,9 @@ func (r *pass) settled(ctx context.Context) (v view, journal map[uint32]*entry, 
 		if e := journal[p.OID]; p.DetachPending && (e == nil || e.Step != StepDetached) {
 			// Whose detach that was nobody knows: the rows are not archived, and the guard does not see them any more.
 			if err := r.bringBack(ctx, p); err != nil {
-				return v, journal, fmt.Errorf("partition %s.%s: its detach was interrupted: %w", p.Schema, p.Name, err)
+				if err = fmt.Errorf("partition %s.%s: its detach was interrupted: %w", p.Schema, p.Name, err); r.fatal(ctx, err) {
+					return v, journal, err
+				}
 			}
 		}
 	}
@@ -29,10 +33,21 @@ func (r *pass) settled(ctx context.Context) (v view, journal map[uint32]*entry, 
 	}
 	for _, e := range journal {
 		if err := r.catchUp(ctx, e, isAttached[e.OID]); err != nil {
-			return v, journal, fmt.Errorf("partition %s: %w", e.Name, err)
+			if err = fmt.Errorf("partition %s: %w", e.Name, err); r.fatal(ctx, err) {
+				return v, journal, err
+			}
 		}
 	}
 	return r.known(ctx)
+}
+
+// fatal tells whether an error ends the run. One that is of a single partition is kept, and the others go on.
+func (r *pass) fatal(ctx context.Context, err error) bool {
+	if ctx.Err() != nil || database.Unreachable(err) {
+		return true
+	}
+	r.failures = append(r.failures, err)
+	return false
 }
 
 // known reads the catalog and the journal.
@@ -92,11 +107,14 @@ func (r *pass) catchUp(ctx context.Context, e *entry, isAttached bool) error {
 	case isAttached && e.Step == StepReattached && !e.Done && is == attached:
 		return r.end(ctx, e)
 	case isAttached && (e.ended(StepDetached) || e.Step == StepDropped):
+		if err := r.remember(ctx, e); err != nil { // its claims may be gone
+			return err
+		}
 		e.Step, e.Done = StepDue, true // somebody attached it again: from the beginning
 		return r.write(ctx, e)
-	case isAttached || e.Step == StepDropped || e.Step == StepRestored || is == alone && e.ended(StepDetached):
+	case isAttached || e.Step == StepDropped || e.Step == StepRestored && (!e.Done || is == attached) || is == alone && e.ended(StepDetached):
 		return nil
-	case e.Step == StepReattached && is == alone:
+	case e.Step == StepReattached && !e.Done && is == alone: // later, somebody did it on purpose
 		return r.reattach(ctx, e)
 	case e.Step == StepDetached && is == alone:
 		r.sum.Detached++

@@ -50,7 +50,8 @@ func (a *Archiver) detach(ctx context.Context, oid uint32) error {
 		}
 		if p.DefaultOID != 0 {
 			return a.alter(ctx, func(tx *sqlx.Tx) error {
-				name, err := relation(ctx, tx, oid)
+				// First the partition, which few want: nobody waits behind the lock on the parent while we wait for this one.
+				name, err := lockByOID(ctx, tx, oid, "ACCESS EXCLUSIVE")
 				if err == nil {
 					_, err = tx.ExecContext(ctx, `ALTER TABLE `+p.Relation+` DETACH PARTITION `+name)
 				}

@@ -53,23 +53,12 @@ func (r *pass) dropOld(ctx context.Context) error {
 
 // droppable holds a detached partition that somebody may still need: its object is not what was written, or an open call refers to it.
 func (r *pass) droppable(ctx context.Context, e *entry) error {
-	is, err := r.attachmentOf(ctx, r.cfg.DB, e.OID)
-	switch {
-	case err != nil || is == missing && e.Step == StepDropped: // a run before this one was killed after the DROP
-		return err
-	case is != alone:
-		return &Held{ReasonReplaced, fmt.Sprintf("the catalog says that it is %s", is)}
-	}
 	name, err := relation(ctx, r.cfg.DB, e.OID)
-	if err != nil {
+	if err != nil || name == "" && e.Step == StepDropped { // a run before this one was killed after the DROP
 		return err
 	}
-	var same bool
-	if err := r.cfg.DB.GetContext(ctx, &same, `SELECT format('%s.%s', n.nspname, c.relname) = $2 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1`, e.OID, e.Name); err != nil {
+	if err := r.alone(ctx, r.cfg.DB, e); err != nil {
 		return err
-	}
-	if !same {
-		return &Held{ReasonReplaced, "the table is now " + name + ", and " + e.Name + " may mean another one"}
 	}
 	m, err := verify(ctx, r.manifest(e))
 	if err != nil {
@@ -79,6 +68,25 @@ func (r *pass) droppable(ctx context.Context, e *entry) error {
 		return &Held{ReasonObjectDamaged, fmt.Sprintf("%s has %d rows with digest %s, the journal %d with %s", m.Object, m.Rows, m.Digest, e.Rows.Int64, e.Digest.String)}
 	}
 	return r.over(ctx, e.OID)
+}
+
+// alone holds a detached partition that somebody attached again, here or elsewhere, or renamed. Under a lock on it the answer stays true.
+func (a *Archiver) alone(ctx context.Context, q sqlx.QueryerContext, e *entry) error {
+	is, err := a.attachmentOf(ctx, q, e.OID)
+	if err != nil {
+		return err
+	}
+	if is != alone {
+		return &Held{ReasonReplaced, fmt.Sprintf("the catalog says that it is %s", is)}
+	}
+	var name string
+	if err := sqlx.GetContext(ctx, q, &name, `SELECT format('%s.%s', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1`, e.OID); err != nil {
+		return err
+	}
+	if name != e.Name {
+		return &Held{ReasonReplaced, "the table is now " + name + ", and " + e.Name + " may mean another one"}
+	}
+	return nil
 }
 
 // drop deletes the claims of what is in the partition, and then the table, if it is still exactly what the object has. Never CASCADE: what
@@ -97,16 +105,26 @@ func (r *pass) drop(ctx context.Context, e *entry) error {
 		return err
 	}
 	if r.cfg.Table == keysTable {
-		if err := r.forgetClaims(ctx, name); err != nil {
+		if err := r.forgetClaims(ctx, e); err != nil {
 			return err
 		}
 	}
 	failpoint("drop:claims")
+	if err := r.write(ctx, e); err != nil { // whoever was overtaken drops nothing
+		return err
+	}
 	err = r.alter(ctx, func(tx *sqlx.Tx) error {
 		if err := r.same(ctx, tx, e.OID, "ACCESS EXCLUSIVE", m); err != nil {
 			return err
 		}
-		_, err := tx.ExecContext(ctx, `DROP TABLE `+name)
+		if err := r.alone(ctx, tx, e); err != nil { // hours may have passed since it was asked first
+			return err
+		}
+		name, err := relation(ctx, tx, e.OID) // the name that it has now, and not the one that it had before the lock
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, `DROP TABLE `+name)
 		return err
 	})
 	if refused := pq.As(err, pqerror.DependentObjectsStillExist); refused != nil {
@@ -124,7 +142,7 @@ func (r *pass) drop(ctx context.Context, e *entry) error {
 
 // forgetClaims deletes the claims that name a row of the partition. A key that was executed anew since has its claim in a later partition,
 // and keeps it. What is issued below the watermark is refused whether there is a claim or not.
-func (r *pass) forgetClaims(ctx context.Context, name string) error {
+func (r *pass) forgetClaims(ctx context.Context, e *entry) error {
 	var last struct {
 		Key       string `db:"idempotency_key"`
 		CreatedAt string `db:"created_at"`
@@ -132,6 +150,13 @@ func (r *pass) forgetClaims(ctx context.Context, name string) error {
 	last.CreatedAt = "-infinity"
 	for {
 		err := r.alter(ctx, func(tx *sqlx.Tx) error {
+			name, err := lockByOID(ctx, tx, e.OID, "ACCESS SHARE")
+			if err != nil {
+				return err
+			}
+			if err := r.alone(ctx, tx, e); err != nil { // nobody brings it back while we hold the lock
+				return err
+			}
 			return tx.GetContext(ctx, &last, `
 				WITH page AS MATERIALIZED (
 					SELECT k.idempotency_key, k.created_at FROM `+name+` k WHERE (k.idempotency_key, k.created_at) > ($1, $2::timestamptz)

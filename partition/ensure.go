@@ -101,7 +101,8 @@ func (a *Archiver) make(ctx context.Context, within Range) (name string, err err
 
 // likeParent is the statement that makes an empty table which can become a partition.
 func likeParent(quoted string, p parent) string {
-	return `CREATE TABLE ` + quoted + ` (LIKE ` + p.Relation + ` INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING GENERATED INCLUDING STORAGE)`
+	return `CREATE TABLE ` + quoted + ` (LIKE ` + p.Relation + ` INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING GENERATED INCLUDING STORAGE);
+		ALTER TABLE ` + quoted + ` OWNER TO ` + p.Owner // who alters the table alters its partitions
 }
 
 // forValues is a range as SQL. The columns of the key after the first do not bound it.

@@ -111,7 +111,7 @@ func stream(ctx context.Context, db *sqlx.DB, src source, file *os.File, progres
 	if m.Columns, err = columnsOf(ctx, tx, src.OID); err != nil {
 		return Manifest{}, err
 	}
-	if len(m.Key) > 0 {
+	if len(m.Key) > 0 && m.Key[0] != "" { // an expression has no name
 		key := pq.QuoteIdentifier(m.Key[0])
 		if err := tx.QueryRowxContext(ctx, `SELECT min(t.`+key+`)::text, max(t.`+key+`)::text FROM ONLY `+name+` t`).Scan(&m.Min, &m.Max); err != nil {
 			return Manifest{}, fmt.Errorf("reading the range of %s: %w", key, err)

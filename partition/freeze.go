@@ -6,6 +6,8 @@ import (
 
 	"github.com/jmoiron/sqlx"
 	"github.com/lib/pq"
+
+	"github.com/callreceipt/reconciler/internal/database"
 )
 
 // The triggers of a frozen partition, and their function, which lives in the schema of the partition.
@@ -15,17 +17,14 @@ const (
 	frozenRefusal = "reconciler_refuse_write"
 )
 
-// freeze makes a partition refuse every write, if all of its statuses are final. The lock waits for the writers that are there and keeps
-// new ones off until the triggers are in place; readers pass. Whoever routes a row into the partition, writes to it directly, replicates
-// into it or truncates it gets an error that says why.
+// freeze makes a partition refuse every write. The lock waits for the writers that are there and keeps new ones off until the triggers are
+// in place; readers pass. Whoever routes a row into the partition, writes to it directly, replicates into it or truncates it gets an error
+// that says why. Whether everything is final is asked again after it, when nothing can change any more, and not while writers wait.
 func (a *Archiver) freeze(ctx context.Context, oid uint32) error {
 	failpoint("freeze:begun")
 	err := a.alter(ctx, func(tx *sqlx.Tx) error {
 		name, err := lockByOID(ctx, tx, oid, "SHARE ROW EXCLUSIVE")
 		if err != nil {
-			return err
-		}
-		if err := a.allFinal(ctx, tx, name); err != nil {
 			return err
 		}
 		failpoint("freeze:locked")
@@ -40,13 +39,16 @@ func (a *Archiver) freeze(ctx context.Context, oid uint32) error {
 			{frozenRows, `BEFORE INSERT OR UPDATE OR DELETE ON ` + name + ` FOR EACH ROW`},
 			{frozenAll, `BEFORE TRUNCATE ON ` + name + ` FOR EACH STATEMENT`},
 		} {
-			// One that is there was disabled. ALWAYS holds for replication as well.
-			if _, err := tx.ExecContext(ctx, `DROP TRIGGER IF EXISTS `+t.name+` ON `+name); err != nil {
+			var there bool // and disabled
+			if err := tx.GetContext(ctx, &there, `SELECT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = $1 AND tgname = $2 AND tgfoid = to_regproc($3))`, oid, t.name, function); err != nil {
 				return err
 			}
-			if _, err := tx.ExecContext(ctx, `CREATE TRIGGER `+t.name+` `+t.when+` EXECUTE FUNCTION `+function+`()`); err != nil {
-				return err
+			if !there {
+				if _, err := tx.ExecContext(ctx, `DROP TRIGGER IF EXISTS `+t.name+` ON `+name+`; CREATE TRIGGER `+t.name+` `+t.when+` EXECUTE FUNCTION `+function+`()`); err != nil {
+					return err
+				}
 			}
+			// ALWAYS holds for replication as well.
 			if _, err := tx.ExecContext(ctx, `ALTER TABLE ONLY `+name+` ENABLE ALWAYS TRIGGER `+t.name); err != nil {
 				return err
 			}
@@ -74,12 +76,19 @@ func refusal(ctx context.Context, tx *sqlx.Tx, oid uint32) (string, error) {
 	if _, err := tx.ExecContext(ctx, `SELECT pg_advisory_xact_lock(hashtext('reconciler.'||$1))`, function); err != nil {
 		return "", err
 	}
-	var exists bool
-	if err := tx.GetContext(ctx, &exists, `SELECT to_regproc($1) IS NOT NULL`, function); err != nil || exists {
-		return function, err
+	// It runs as whoever writes: one that another role owns is not taken for ours.
+	var foreign bool
+	if err := tx.GetContext(ctx, &foreign, `
+		SELECT EXISTS (SELECT FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = $1 AND p.proname = $2 AND p.pronargs = 0
+			AND p.proowner NOT IN (SELECT oid FROM pg_roles WHERE rolname = current_user UNION ALL SELECT relowner FROM pg_class WHERE oid = $3))`,
+		schema, frozenRefusal, oid); err != nil {
+		return "", err
+	}
+	if foreign {
+		return "", &Problem{function, "a function of that name belongs to another role; drop it, or give it to the owner of the table"}
 	}
 	_, err := tx.ExecContext(ctx, `
-		CREATE FUNCTION `+function+`() RETURNS trigger LANGUAGE plpgsql AS $$
+		CREATE OR REPLACE FUNCTION `+function+`() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN
 			RAISE EXCEPTION '%.% is being archived: % refused', TG_TABLE_SCHEMA, TG_TABLE_NAME, TG_OP
 				USING ERRCODE = 'object_not_in_prerequisite_state',
@@ -95,16 +104,30 @@ func (a *Archiver) unfreeze(ctx context.Context, oid uint32) error {
 		if err := tx.GetContext(ctx, &frozen, `SELECT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = $1 AND tgname IN ($2, $3))`, oid, frozenRows, frozenAll); err != nil || !frozen {
 			return err
 		}
-		name, err := lockByOID(ctx, tx, oid, "ACCESS EXCLUSIVE")
+		// This waits for writers alone; to drop the triggers is to wait for the last reader as well.
+		name, err := lockByOID(ctx, tx, oid, "SHARE ROW EXCLUSIVE")
 		if err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, `DROP TRIGGER IF EXISTS `+frozenRows+` ON `+name)
-		if err == nil {
-			_, err = tx.ExecContext(ctx, `DROP TRIGGER IF EXISTS `+frozenAll+` ON `+name)
-		}
+		_, err = tx.ExecContext(ctx, `ALTER TABLE ONLY `+name+` DISABLE TRIGGER `+frozenRows+`; ALTER TABLE ONLY `+name+` DISABLE TRIGGER `+frozenAll)
 		return err
 	})
+	if err == nil {
+		err = database.InTx(ctx, readCommitted{a.cfg.DB}, func(tx *sqlx.Tx) error {
+			if _, err := tx.ExecContext(ctx, `SELECT set_config('lock_timeout', $1, true)`, a.lockTimeout()); err != nil {
+				return err
+			}
+			name, err := lockByOID(ctx, tx, oid, "ACCESS EXCLUSIVE")
+			if err != nil {
+				return err
+			}
+			_, err = tx.ExecContext(ctx, `DROP TRIGGER IF EXISTS `+frozenRows+` ON `+name+`; DROP TRIGGER IF EXISTS `+frozenAll+` ON `+name)
+			return err
+		})
+		if database.Busy(err) { // disabled, they do no harm
+			return nil
+		}
+	}
 	if errors.Is(err, errGone) {
 		return nil
 	}

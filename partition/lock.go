@@ -2,6 +2,7 @@ package partition
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"math/rand/v2"
 
@@ -16,7 +17,15 @@ const lockAttempts = 5
 
 // alter runs fn in a transaction.
 func (a *Archiver) alter(ctx context.Context, fn func(tx *sqlx.Tx) error) error {
-	return a.transact(ctx, a.cfg.DB, fn)
+	return a.transact(ctx, readCommitted{a.cfg.DB}, fn)
+}
+
+// readCommitted opens transactions of that level, whatever the default of the database is: what is read after a lock was had has to be
+// what is there then.
+type readCommitted struct{ db *sqlx.DB }
+
+func (r readCommitted) BeginTxx(ctx context.Context, _ *sql.TxOptions) (*sqlx.Tx, error) {
+	return r.db.BeginTxx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 }
 
 // transact runs fn in a transaction that writes every value in one way and waits no longer than LockTimeout for each lock, again and

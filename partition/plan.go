@@ -82,6 +82,8 @@ type Partition struct {
 	DetachPending bool
 	// Rows is the planner's estimate.
 	Rows int64
+	// Frozen tells that our triggers are on it, whatever the journal says.
+	Frozen bool
 	// InboundKey names a foreign key of another table that refers to this one, or is empty.
 	InboundKey string
 }

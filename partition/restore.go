@@ -51,7 +51,8 @@ func (r *pass) restore(ctx context.Context, name string) (done Restored, err err
 		return done, &Problem{m.Object, "the object is of another partition, or of other rows, than the journal says"}
 	}
 	done = Restored{Table: r.cfg.Table, Partition: e.Name, Rows: m.Rows, Digest: m.Digest, Object: m.Object}
-	return done, r.step(ctx, e, StepRestored, func() error {
+	was := *e
+	err = r.step(ctx, e, StepRestored, func() error {
 		is, err := r.attachmentOf(ctx, r.cfg.DB, e.OID)
 		if err == nil && is == missing {
 			err = r.rebuild(ctx, e, m)
@@ -62,12 +63,20 @@ func (r *pass) restore(ctx context.Context, name string) (done Restored, err err
 		if err := r.read(ctx, func(tx *sqlx.Tx) error { return r.sameIn(ctx, tx, e.OID, "ACCESS SHARE", m.Columns, m) }); err != nil {
 			return err
 		}
+		if err := r.remember(ctx, e); err != nil {
+			return err
+		}
 		if err := r.attach(ctx, e.OID, e.Bounds); err != nil {
 			return err
 		}
 		failpoint("restore:attached")
 		return r.unfreeze(ctx, e.OID)
 	})
+	if h := asHeld(err); h != nil && was.ended(StepDetached) {
+		e.Step, e.Done = was.Step, was.Done // it stays detached, and in sight
+		err = errors.Join(err, r.hold(ctx, e, h))
+	}
+	return done, err
 }
 
 // archived finds the latest entry of that name which is not attached.
@@ -82,10 +91,16 @@ func (r *pass) archived(ctx context.Context, name string) (*entry, error) {
 			found = e
 		}
 	}
+	var is attachment
+	if found != nil {
+		if is, err = r.attachmentOf(ctx, r.cfg.DB, found.OID); err != nil {
+			return nil, err
+		}
+	}
 	switch {
 	case found == nil:
 		return nil, fmt.Errorf("partition %s of %s: %w", name, r.cfg.Table, ErrNoSuchPartition)
-	case found.ended(StepDetached), found.Step == StepDropped, found.Step == StepRestored && !found.Done:
+	case found.ended(StepDetached), found.Step == StepDropped, found.Step == StepRestored && (!found.Done || is != attached):
 		if !found.Object.Valid {
 			return nil, &Problem{found.Name, "it was dropped by somebody else, and there is no archive object of it"}
 		}
@@ -125,18 +140,25 @@ func (r *pass) rebuild(ctx context.Context, e *entry, m Manifest) error {
 	if err != nil {
 		return err
 	}
-	if r.cfg.Table == keysTable {
-		// A repeat of what is remembered again gets its result again. What was executed anew meanwhile has a claim of its own.
-		err := r.alter(ctx, func(tx *sqlx.Tx) error {
-			_, err := tx.ExecContext(ctx, `
-				INSERT INTO idempotency.claims (key_digest, created_at)
-				SELECT DISTINCT ON (k.idempotency_key) sha256(convert_to(k.idempotency_key, 'UTF8')), k.created_at FROM `+quoted+` k
-				ORDER BY k.idempotency_key, k.created_at DESC ON CONFLICT DO NOTHING`)
-			return err
-		})
+	return r.write(ctx, e) // the new oid
+}
+
+// remember makes the claims of a partition that comes back. Those of one that is not dropped yet may be gone as well: a run that was
+// killed, or that was held at the DROP, has deleted them. A repeat of what is remembered again gets its result again; what was executed
+// anew meanwhile has a claim of its own.
+func (r *pass) remember(ctx context.Context, e *entry) error {
+	if r.cfg.Table != keysTable {
+		return nil
+	}
+	return r.alter(ctx, func(tx *sqlx.Tx) error {
+		name, err := lockByOID(ctx, tx, e.OID, "ACCESS SHARE")
 		if err != nil {
 			return err
 		}
-	}
-	return r.write(ctx, e) // the new oid
+		_, err = tx.ExecContext(ctx, `
+			INSERT INTO idempotency.claims (key_digest, created_at)
+			SELECT DISTINCT ON (k.idempotency_key) sha256(convert_to(k.idempotency_key, 'UTF8')), k.created_at FROM `+name+` k
+			ORDER BY k.idempotency_key, k.created_at DESC ON CONFLICT DO NOTHING`)
+		return err
+	})
 }

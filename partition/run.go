@@ -48,9 +48,10 @@ type pass struct {
 	limits    Limits
 	sum       Summary
 	parentKey []string
-	room      int    // partitions that may still be begun
-	later     bool   // something was left that the next run takes up
-	blocked   string // a partition whose detach is not finished, so that no sibling can be detached
+	room      int     // partitions that may still be begun
+	later     bool    // something was left that the next run takes up
+	blocked   string  // a partition whose detach is not finished, so that no sibling can be detached
+	failures  []error // of single partitions, from bringing the journal up to the catalog
 }
 
 // RunOnce makes partitions ahead, archives those that are due and whose business is over, and drops those that were detached long enough
@@ -124,7 +125,7 @@ func (r *pass) archive(ctx context.Context) error {
 		return err
 	}
 	r.parentKey = v.parent.Key
-	var failures []error
+	failures := r.failures
 	for _, d := range Plan(v.partitions, steps(journal), v.now, r.rules()) {
 		if err := r.judged(ctx, d, journal[d.Partition.OID]); err != nil {
 			failures = append(failures, fmt.Errorf("partition %s.%s: %w", d.Partition.Schema, d.Partition.Name, err))
@@ -152,7 +153,7 @@ func steps(journal map[uint32]*entry) map[uint32]Step {
 // judged does what was decided about one partition. e is nil when the journal does not know it.
 func (r *pass) judged(ctx context.Context, d Decision, e *entry) error {
 	if d.State == StateLive || e != nil && r.restoredLately(e) {
-		return r.release(ctx, e)
+		return r.release(ctx, d.Partition, e)
 	}
 	r.sum.Due++
 	switch {
@@ -179,6 +180,9 @@ func (r *pass) judged(ctx context.Context, d Decision, e *entry) error {
 		return r.held(ctx, &opened, h)
 	}
 	if err != nil && !errors.Is(err, errOvertaken) && ctx.Err() == nil {
+		if is, failed := r.attachmentOf(ctx, r.cfg.DB, opened.OID); failed == nil && is == attached && underway(&opened) {
+			err = errors.Join(err, r.thaw(ctx, &opened)) // the trouble may last, and somebody may have to write
+		}
 		opened.LastError = text(err.Error())
 		err = errors.Join(err, r.write(ctx, &opened))
 	}
@@ -226,12 +230,14 @@ func (r *pass) held(ctx context.Context, e *entry, h *Held) error {
 		}
 		return r.hold(ctx, e, h)
 	}
-	if underway(e) {
-		if err := r.thaw(ctx, e); asHeld(err) != nil {
-			r.later = true // a reader is there; the next run tries again
-		} else if err != nil {
-			return errors.Join(err, r.hold(ctx, e, h))
-		}
+	undo := r.thaw
+	if !underway(e) { // the triggers may be there all the same
+		undo = func(ctx context.Context, e *entry) error { return r.unfreeze(ctx, e.OID) }
+	}
+	if err := undo(ctx, e); asHeld(err) != nil {
+		r.later = true // a writer is there; the next run tries again
+	} else if err != nil {
+		return errors.Join(err, r.hold(ctx, e, h))
 	}
 	return r.hold(ctx, e, h)
 }
@@ -242,14 +248,23 @@ func (r *pass) restoredLately(e *entry) bool {
 }
 
 // release leaves a partition that is not due as if it never was: the clock or the retention may have been another one.
-func (r *pass) release(ctx context.Context, e *entry) error {
-	if r.limits.DryRun || !underway(e) && (e == nil || e.HeldSince == nil) {
+func (r *pass) release(ctx context.Context, p Partition, e *entry) error {
+	var err error
+	thawed := underway(e)
+	switch {
+	case r.limits.DryRun:
+		return nil
+	case thawed:
+		err = r.thaw(ctx, e)
+	case p.Frozen: // attached by hand, or by us, after it was archived
+		err = r.unfreeze(ctx, p.OID)
+	}
+	if asHeld(err) != nil {
+		r.later = true
 		return nil
 	}
-	if underway(e) {
-		if err := r.thaw(ctx, e); err != nil {
-			return err
-		}
+	if err != nil || e == nil || e.HeldSince == nil && !thawed {
+		return err
 	}
 	e.HeldReason, e.HeldExample = text(""), text("")
 	return r.write(ctx, e)
@@ -257,6 +272,9 @@ func (r *pass) release(ctx context.Context, e *entry) error {
 
 // thaw lets a partition take writes again. Whatever was exported may not be what is exported next.
 func (r *pass) thaw(ctx context.Context, e *entry) error {
+	if err := r.write(ctx, e); err != nil { // whoever was overtaken undoes nothing
+		return err
+	}
 	if err := r.unfreeze(ctx, e.OID); err != nil {
 		return fmt.Errorf("undoing the freeze: %w", err)
 	}

@@ -47,7 +47,7 @@ func (a *Archiver) allFinal(ctx context.Context, q sqlx.QueryerContext, relation
 		Status sql.NullString `db:"status"`
 	}
 	err := sqlx.GetContext(ctx, q, &row, `
-		SELECT t.`+pq.QuoteIdentifier(c.names()[0])+`::text AS id, t.`+pq.QuoteIdentifier(c.Status)+`::text AS status FROM ONLY `+relation+` t
+		SELECT t.`+pq.QuoteIdentifier(a.ids()[0].name)+`::text AS id, t.`+pq.QuoteIdentifier(c.Status)+`::text AS status FROM ONLY `+relation+` t
 		WHERE t.`+pq.QuoteIdentifier(c.Status)+` IS NULL OR NOT (t.`+pq.QuoteIdentifier(c.Status)+`::text = ANY($1)) LIMIT 1`,
 		pq.StringArray(a.cfg.Terminal))
 	switch {
@@ -61,17 +61,6 @@ func (a *Archiver) allFinal(ctx context.Context, q sqlx.QueryerContext, relation
 		status = printable.Text(row.Status.String)
 	}
 	return &Held{ReasonNotTerminal, fmt.Sprintf("%s is %s", printable.ID(row.ID.String), status)}
-}
-
-// names are the columns that name the business of a row, the most precise first.
-func (c Columns) names() []string {
-	var names []string
-	for _, n := range []string{c.CallID, c.Key, c.BizID} {
-		if n != "" {
-			names = append(names, n)
-		}
-	}
-	return names
 }
 
 // openCall is a call whose fate is not decided.
@@ -105,37 +94,29 @@ func (a *Archiver) unreferenced(ctx context.Context, oid uint32) error {
 
 // refersTo looks for a row that one of the calls refers to.
 func (a *Archiver) refersTo(ctx context.Context, oid uint32, calls []openCall) error {
-	var (
-		conditions, columns []string
-		args                []any
-	)
-	for _, of := range []struct {
-		column string
-		id     func(openCall) string
-	}{
-		{a.cfg.Columns.CallID, func(c openCall) string { return c.CallID }},
-		{a.cfg.Columns.Key, func(c openCall) string { return c.Key }},
-		{a.cfg.Columns.BizID, func(c openCall) string { return c.BizID }},
-	} {
-		if of.column == "" {
-			continue
-		}
-		ids := make(pq.StringArray, len(calls))
-		for i, c := range calls {
-			ids[i] = of.id(c)
-		}
-		args = append(args, ids)
-		column := `t.` + pq.QuoteIdentifier(of.column) + `::text`
-		columns = append(columns, `coalesce(`+column+`, '')`)
-		conditions = append(conditions, fmt.Sprintf(`%s = ANY($%d)`, column, len(args)))
-	}
+	columns := a.ids()
 	var row pq.StringArray
 	err := a.read(ctx, func(tx *sqlx.Tx) error {
 		name, err := lockByOID(ctx, tx, oid, "ACCESS SHARE")
 		if err != nil {
 			return err
 		}
-		return tx.GetContext(ctx, &row, `SELECT ARRAY[`+strings.Join(columns, ", ")+`] FROM ONLY `+name+` t
+		if err := typed(ctx, tx, oid, columns); err != nil {
+			return err
+		}
+		var conditions, values []string
+		var args []any
+		for _, c := range columns {
+			ids := make(pq.StringArray, len(calls))
+			for i, call := range calls {
+				ids[i] = c.normal(c.of(call))
+			}
+			args = append(args, ids)
+			column := `t.` + pq.QuoteIdentifier(c.name) + `::text`
+			values = append(values, `coalesce(`+column+`, '')`)
+			conditions = append(conditions, fmt.Sprintf(`%s = ANY($%d)`, column, len(args)))
+		}
+		return tx.GetContext(ctx, &row, `SELECT ARRAY[`+strings.Join(values, ", ")+`] FROM ONLY `+name+` t
 			WHERE `+strings.Join(conditions, " OR ")+` LIMIT 1`, args...)
 	})
 	switch {
@@ -144,10 +125,10 @@ func (a *Archiver) refersTo(ctx context.Context, oid uint32, calls []openCall) e
 	case err != nil:
 		return fmt.Errorf("looking for what open calls refer to: %w", err)
 	}
-	for _, c := range calls {
-		for _, id := range row {
-			if id != "" && (id == c.CallID && a.cfg.Columns.CallID != "" || id == c.Key && a.cfg.Columns.Key != "" || id == c.BizID && a.cfg.Columns.BizID != "") {
-				return &Held{ReasonOpenCall, fmt.Sprintf("call %s is %s and refers to %s", printable.ID(c.CallID), c.Status, printable.ID(id))}
+	for _, call := range calls {
+		for i, c := range columns {
+			if id := c.of(call); row[i] == c.normal(id) {
+				return &Held{ReasonOpenCall, fmt.Sprintf("call %s is %s and refers to %s", printable.ID(call.CallID), call.Status, printable.ID(id))}
 			}
 		}
 	}
