@@ -100,6 +100,7 @@ func (r *pass) verified(ctx context.Context, _ Partition, e *entry) error {
 	if err != nil {
 		return &Held{ReasonObjectDamaged, err.Error()}
 	}
+	failpoint("verify:read")
 	return r.read(ctx, func(tx *sqlx.Tx) error { return r.same(ctx, tx, e.OID, "ACCESS SHARE", m) })
 }
 

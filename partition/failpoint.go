@@ -48,6 +48,7 @@ var Failpoints = []string{
 	"exported:done",
 	"exported:ended",
 	"verified:journalled",
+	"verify:read",
 	"verified:done",
 	"verified:ended",
 	"watermark:journalled",

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -223,7 +224,8 @@ func TestOfTwoArchiversOneWorks(t *testing.T) {
 	h := keysOf(t, 8, 5)
 	var inner error
 	other := archiver(t, h.db, h.cfg.Dir)
-	h.cfg.Progress = func(Progress) { _, inner = other.RunOnce(t.Context(), Limits{}) }
+	var once sync.Once
+	h.cfg.Progress = func(Progress) { once.Do(func() { _, inner = other.RunOnce(t.Context(), Limits{}) }) }
 	if sum := h.run(t); sum.Detached != 1 {
 		t.Errorf("%+v", sum)
 	}
