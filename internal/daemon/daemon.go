@@ -74,6 +74,7 @@ type Scheduler struct {
 	entries []*entry
 	log     *slog.Logger
 	drain   time.Duration
+	read    func() reading
 }
 
 // New checks a timetable. It starts nothing.
@@ -91,7 +92,7 @@ func New(cfg Config) (*Scheduler, error) {
 	if cfg.Drain < 0 {
 		errs = append(errs, fmt.Errorf("drain is %s; it must not be negative", cfg.Drain))
 	}
-	s := &Scheduler{log: cfg.Log, drain: cfg.Drain}
+	s := &Scheduler{log: cfg.Log, drain: cfg.Drain, read: readings(cfg.Clock)}
 	database := &trouble{quiet: databaseQuiet}
 	seen := map[string]bool{}
 	for _, job := range cfg.Jobs {

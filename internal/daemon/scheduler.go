@@ -15,11 +15,11 @@ import (
 // begins any more and the context of the runs in hand ends; Run returns when they have, or after the drain time: those that are
 // left then are named in one line of the log.
 func (s *Scheduler) Run(ctx context.Context) {
-	timetable := cron.New(cron.WithLogger(cronLog{s.log}), cron.WithLocation(time.UTC))
+	timetable := timetable{cron.New(cron.WithLogger(cronLog{s.log}), cron.WithLocation(time.UTC)), map[*entry]cron.EntryID{}}
 	for _, e := range s.entries {
 		// The order matters: a panic that passed by the outer wrapper would keep the job busy for ever.
 		e.tick = cron.NewChain(e.oneAtATime, e.recovered).Then(cron.FuncJob(func() { e.work(ctx) }))
-		timetable.Schedule(e.Schedule, e.tick)
+		timetable.add(e)
 	}
 	timetable.Start()
 	var starting sync.WaitGroup
@@ -27,7 +27,7 @@ func (s *Scheduler) Run(ctx context.Context) {
 		starting.Go(e.recovered(cron.FuncJob(func() { e.start(ctx) })).Run)
 	}
 
-	<-ctx.Done()
+	timetable.follow(ctx, s.read, func(e *entry) { starting.Go(e.tick.Run) })
 	working := timetable.Stop()
 	ended := make(chan struct{})
 	go func() {
