@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"database/sql"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -52,34 +51,40 @@ func (g *Guard) prepare(ctx context.Context) error {
 func newStatements(ctx context.Context, db *sqlx.DB) (s *statements, err error) {
 	s = &statements{}
 	// The first arrival of a key gets a row: what idempotency.arrive does for it under the same conditions, for half the cost. It never
-	// waits, since whoever may execute the key holds its advisory lock. The watermark is read before the claim is made, so settle
-	// reads it again.
+	// waits for another arrival, since whoever may execute the key holds its advisory lock. The watermark is read before the claim is made,
+	// so settle reads it again. The digest is made of the bytes that were sent; where the database keeps text in an encoding that may
+	// change them, only idempotency.arrive knows it. The type of the answer is not the table's, which somebody may change.
 	s.claim, err = db.PrepareContext(ctx, `
 		INSERT INTO idempotency.claims (key_digest, created_at)
-		SELECT $1::bytea, date_trunc('milliseconds', greatest(clock_timestamp(), $3::timestamptz) + interval '1 millisecond')
-		WHERE pg_try_advisory_xact_lock($2) AND $3::timestamptz <= clock_timestamp() + interval '5 minutes'
-			AND NOT EXISTS (SELECT FROM idempotency.watermarks w WHERE w.table_name = 'idempotency.keys' AND $3::timestamptz < w.watermark)
-			AND NOT EXISTS (SELECT FROM idempotency.receipts r WHERE r.call_id = $4::text)
-		ON CONFLICT DO NOTHING RETURNING created_at`)
-	if err != nil {
+		SELECT $1::bytea, date_trunc('milliseconds', greatest(clock_timestamp(), $2::timestamptz) + interval '1 millisecond')
+		WHERE pg_try_advisory_xact_lock(idempotency.key_lock($1::bytea)) AND $2::timestamptz <= clock_timestamp() + interval '5 minutes'
+			AND NOT EXISTS (SELECT FROM idempotency.watermarks w WHERE w.table_name = 'idempotency.keys' AND $2::timestamptz < w.watermark)
+			AND NOT EXISTS (SELECT FROM idempotency.receipts r WHERE r.call_id = $3::text)
+			AND getdatabaseencoding() IN ('UTF8', 'SQL_ASCII')
+		ON CONFLICT DO NOTHING RETURNING created_at::timestamptz, pg_current_xact_id()::text`)
+	switch {
+	case pq.As(err, pqerror.UndefinedFunction) != nil:
+		return s, fmt.Errorf("schema idempotency is older than this library, run 'reconciler migrate up --for downstream': %w", err)
+	case err != nil:
 		return s, fmt.Errorf("preparing the claim of a key: %w", err)
 	}
 	// A function in FROM would cost the server a tuple store; OFFSET keeps it from being called for each column.
 	s.arrive, err = db.PrepareContext(ctx, `
-		SELECT (a).outcome, (a).created_at, (a).status, (a).result, (a).answered_attempt, (a).processed_at
+		SELECT (a).outcome, (a).created_at, (a).status, (a).result, (a).answered_attempt, (a).processed_at, pg_current_xact_id()::text
 		FROM (SELECT idempotency.arrive($1, $2, $3, $4, $5, $6, $7, $8, $9) AS a OFFSET 0) AS arrival`)
 	if err != nil {
 		return s, fmt.Errorf("preparing idempotency.arrive: %w", err)
 	}
-	// As idempotency.settle, which doubts in addition that its caller was told to execute. No row comes back when the watermark has
-	// passed the call since, and false when a receipt of the call was there.
+	// As idempotency.settle, which looks for the claim instead of the transaction that made it. No row comes back when the watermark has
+	// passed the call since, or when this is another transaction; and false when a receipt of the call was there.
 	s.settle, err = db.PrepareContext(ctx, `
 		WITH key AS (
 			INSERT INTO idempotency.keys (idempotency_key, biz_id, operation, call_id, attempt, status, result, request_hash, issued_at,
 				created_at, completed_at, expires_at)
 			SELECT $1::text, $2::text, $3::text, $4::text, $5::integer, $9::text, $10::json, $7::bytea, $6::timestamptz, $8::timestamptz,
 				CASE WHEN $9::text <> 'PROCESSING' THEN statement_timestamp() END, $8::timestamptz + $11::interval
-			WHERE NOT EXISTS (SELECT FROM idempotency.watermarks w WHERE w.table_name = 'idempotency.keys' AND $6::timestamptz < w.watermark)
+			WHERE pg_current_xact_id()::text = $12
+				AND NOT EXISTS (SELECT FROM idempotency.watermarks w WHERE w.table_name = 'idempotency.keys' AND $6::timestamptz < w.watermark)
 			RETURNING statement_timestamp() AS at
 		), kept AS (
 			INSERT INTO idempotency.receipts (call_id, biz_id, operation, idempotency_key, status, result, attempt, processed_at)
@@ -124,13 +129,16 @@ func (r Request) processing() receipt.Receipt {
 // arrive asks what to do with the request. Like settle it leaves it to the transaction to watch ctx, which it does from its beginning: a
 // watcher more for each statement would cost what a statement costs the server.
 func (g *Guard) arrive(ctx context.Context, tx *sqlx.Tx, r Request) (answer, error) {
-	var createdAt sql.NullTime
+	var (
+		createdAt sql.NullTime
+		xid       string
+	)
 	digest := sha256.Sum256([]byte(r.IdempotencyKey))
 	err := tx.StmtContext(ctx, g.prepared.Load().claim).QueryRowContext(context.WithoutCancel(ctx), //nolint:sqlclosecheck // it ends with the transaction
-		digest[:], int64(binary.BigEndian.Uint64(digest[:])), r.IssuedAt, r.CallID).Scan(&createdAt) //nolint:gosec // the same 64 bits
+		digest[:], r.IssuedAt, r.CallID).Scan(&createdAt, &xid)
 	switch {
 	case err == nil:
-		return answer{executed: true, createdAt: createdAt.Time}, nil
+		return answer{executed: true, createdAt: createdAt.Time, xid: xid}, nil
 	case !errors.Is(err, sql.ErrNoRows):
 		return answer{}, fmt.Errorf("claiming the key: %w", err)
 	}
@@ -140,7 +148,7 @@ func (g *Guard) arrive(ctx context.Context, tx *sqlx.Tx, r Request) (answer, err
 	)
 	err = tx.StmtContext(ctx, g.prepared.Load().arrive).QueryRowContext(ctx, //nolint:sqlclosecheck // it ends with the transaction
 		r.IdempotencyKey, r.BizID, r.Operation, r.CallID, r.Attempt, r.IssuedAt, r.Hash, g.rerunFailed, g.waitMS).
-		Scan(&outcome, &createdAt, &p.Status, &p.Result, &p.Attempt, &p.ProcessedAt)
+		Scan(&outcome, &createdAt, &p.Status, &p.Result, &p.Attempt, &p.ProcessedAt, &xid)
 	switch {
 	case pq.As(err, pqerror.LockNotAvailable) != nil:
 		return answer{receipt: r.processing()}, ErrProcessing
@@ -151,7 +159,7 @@ func (g *Guard) arrive(ctx context.Context, tx *sqlx.Tx, r Request) (answer, err
 	}
 	switch outcome {
 	case "EXECUTE":
-		return answer{executed: true, createdAt: createdAt.Time}, nil
+		return answer{executed: true, createdAt: createdAt.Time, xid: xid}, nil
 	case "REPEAT":
 		return answer{receipt: r.receipt(p)}, nil
 	case "PROCESSING": // and that is on record
@@ -167,7 +175,7 @@ func (g *Guard) arrive(ctx context.Context, tx *sqlx.Tx, r Request) (answer, err
 }
 
 // settle records how an execution ended that arrive gave to this transaction.
-func (g *Guard) settle(ctx context.Context, tx *sqlx.Tx, r Request, createdAt time.Time, end ending) (receipt.Receipt, error) {
+func (g *Guard) settle(ctx context.Context, tx *sqlx.Tx, r Request, a answer, end ending) (receipt.Receipt, error) {
 	end, err := end.checked(r)
 	if err != nil {
 		return receipt.Receipt{}, err
@@ -177,7 +185,7 @@ func (g *Guard) settle(ctx context.Context, tx *sqlx.Tx, r Request, createdAt ti
 		kept bool
 	)
 	err = tx.StmtContext(ctx, g.prepared.Load().settle).QueryRowContext(context.WithoutCancel(ctx), //nolint:sqlclosecheck // it ends with the transaction
-		r.IdempotencyKey, r.BizID, r.Operation, r.CallID, r.Attempt, r.IssuedAt, r.Hash, createdAt, end.status, end.text(), g.remember).
+		r.IdempotencyKey, r.BizID, r.Operation, r.CallID, r.Attempt, r.IssuedAt, r.Hash, a.createdAt, end.status, end.text(), g.remember, a.xid).
 		Scan(&at, &kept)
 	if err == nil && !kept {
 		err = tx.GetContext(ctx, &kept, `SELECT idempotency.keep_receipt($1, $2, $3, $4, $5, $6, $7, $8)`,
@@ -189,7 +197,7 @@ func (g *Guard) settle(ctx context.Context, tx *sqlx.Tx, r Request, createdAt ti
 	case otherIntent(err):
 		return receipt.Receipt{}, ErrOtherPayload
 	case errors.Is(err, sql.ErrNoRows):
-		return receipt.Receipt{}, ErrExpired
+		return receipt.Receipt{}, notSettled(ctx, tx, a)
 	case errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil:
 		return receipt.Receipt{}, fmt.Errorf("the business function ended the transaction itself, and what it wrote may be there without a receipt: %w", err)
 	case err != nil:
@@ -200,6 +208,18 @@ func (g *Guard) settle(ctx context.Context, tx *sqlx.Tx, r Request, createdAt ti
 	answer := r.processing()
 	answer.Status, answer.Result, answer.ProcessedAt = end.status, end.result, at.UTC()
 	return answer, nil
+}
+
+// notSettled tells why a key was not settled.
+func notSettled(ctx context.Context, tx *sqlx.Tx, a answer) error {
+	var same bool
+	if err := tx.GetContext(ctx, &same, `SELECT pg_current_xact_id()::text = $1`, a.xid); err != nil {
+		return fmt.Errorf("settling the key: %w", err)
+	}
+	if same {
+		return ErrExpired
+	}
+	return errors.New("settling the key: the business function ended the transaction itself; nothing is settled, and what it wrote after a COMMIT of its own may be there without a receipt")
 }
 
 // checked trims the white space around the result, and refuses one that a receipt cannot carry to its reader. It is tried in the longest

@@ -38,8 +38,8 @@ var durable = map[string]string{"fsync": "on", "full_page_writes": "on", "wal_le
 // BenchmarkGuard compares a bare business transaction (BEGIN, one INSERT with parameters, COMMIT) with the same one guarded. Rounds of
 // the two alternate on one server, so that both meet the same machine; the ratio is the median of what pairs of rounds have.
 //
-// Measured on two cores with 3,000,000 keys: 0.49 with 8 partitions and 0.44 with 31, whose guarded rate was 9 % higher and whose bare
-// rate 17 %; with fewer keys 0.47 to 0.51. The two round trips alone, with functions that do nothing, leave 0.62.
+// Measured on two cores with 3,000,000 keys: 0.453 with 8 partitions and 0.456 with 31. The two round trips alone, with functions that do
+// nothing, leave 0.62.
 func BenchmarkGuard(b *testing.B) {
 	if *benchKeys == 0 {
 		b.Skip("no -bench-keys")

@@ -21,8 +21,8 @@ import (
 
 // Config is what a Guard needs to know. One Guard serves all operations that have the same rules.
 type Config struct {
-	// DB is the database of the business, with the tables of schema idempotency in it. Required. Two statements are prepared on
-	// each of its connections, so a pooler in between has to keep prepared statements.
+	// DB is the database of the business, with the tables of schema idempotency in it, opened with lib/pq. Required. Three statements are
+	// prepared on each of its connections, so a pooler in between has to keep prepared statements.
 	DB *sqlx.DB
 	// RerunFailed lets a key whose result is FAILED be executed anew, for another callId or a later attempt.
 	RerunFailed bool
@@ -125,7 +125,8 @@ func (g *Guard) call(ctx context.Context, tx *sqlx.Tx, r Request, fn func(contex
 type answer struct {
 	receipt   receipt.Receipt
 	executed  bool      // by this very arrival
-	createdAt time.Time // of the key; only with executed
+	createdAt time.Time // of the key; only with executed, as xid
+	xid       string    // of the transaction that claimed the key
 }
 
 // ending is how an execution ended.
@@ -175,7 +176,7 @@ func (g *Guard) transaction(ctx context.Context, r Request, work func(tx *sqlx.T
 		if err != nil {
 			return err
 		}
-		a.receipt, err = g.settle(ctx, tx, r, a.createdAt, end)
+		a.receipt, err = g.settle(ctx, tx, r, a, end)
 		return err
 	})
 	return a, err

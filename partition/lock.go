@@ -36,7 +36,8 @@ func (a *Archiver) transact(ctx context.Context, db database.Beginner, fn func(t
 			if err := exact(ctx, tx); err != nil {
 				return err
 			}
-			if _, err := tx.ExecContext(ctx, `SELECT set_config('lock_timeout', $1, true)`, a.lockTimeout()); err != nil {
+			// A process that is stopped in the middle has its locks taken away by the server.
+			if _, err := tx.ExecContext(ctx, `SELECT set_config('lock_timeout', $1, true), set_config('idle_in_transaction_session_timeout', '10s', true)`, a.lockTimeout()); err != nil {
 				return err
 			}
 			return fn(tx)

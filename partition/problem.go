@@ -3,6 +3,8 @@ package partition
 import (
 	"errors"
 	"fmt"
+
+	"github.com/callreceipt/reconciler/internal/printable"
 )
 
 // Problem is something wrong with a table, a partition or an archive object, for a person to put right.
@@ -11,7 +13,7 @@ type Problem struct {
 	What string // what is wrong, and what to do
 }
 
-func (p *Problem) Error() string { return p.Of + ": " + p.What }
+func (p *Problem) Error() string { return printable.Text(p.Of) + ": " + p.What }
 
 // Held says why a partition stays where it is. It is the finding of a step, not a failure.
 type Held struct {

@@ -9,6 +9,7 @@ import (
 	"github.com/jmoiron/sqlx"
 	"github.com/lib/pq"
 
+	"github.com/callreceipt/reconciler/internal/printable"
 	"github.com/callreceipt/reconciler/internal/task"
 )
 
@@ -99,7 +100,7 @@ func (r *pass) archived(ctx context.Context, name string) (*entry, error) {
 	}
 	switch {
 	case found == nil:
-		return nil, fmt.Errorf("partition %s of %s: %w", name, r.cfg.Table, ErrNoSuchPartition)
+		return nil, fmt.Errorf("partition %s of %s: %w", printable.ID(name), r.cfg.Table, ErrNoSuchPartition)
 	case found.ended(StepDetached), found.Step == StepDropped, found.Step == StepRestored && (!found.Done || is != attached):
 		if !found.Object.Valid {
 			return nil, &Problem{found.Name, "it was dropped by somebody else, and there is no archive object of it"}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/jmoiron/sqlx"
 
@@ -14,6 +15,10 @@ import (
 	"github.com/callreceipt/reconciler/metrics"
 	"github.com/callreceipt/reconciler/partition"
 )
+
+// tableSilence is how long a table's database may say nothing. Statements there read whole partitions and take as long as they need; but
+// a run that waits for a dead connection for ever keeps the lease from every replica.
+const tableSilence = 30 * time.Minute
 
 // chosenTables is the entries under partitions to work on, in the order of the file. A table is chosen by its name, in whatever
 // database, or by its subject.
@@ -92,8 +97,7 @@ func (a *app) wireTables(c *config.Config, control *sqlx.DB, holder string, most
 		if err != nil {
 			return w, fmt.Errorf("partitions[%d]: the database of %s: %w", i, p.Table, err)
 		}
-		// Statements there read whole partitions, and take as long as they need.
-		pool, err := database.OpenForMigrations(dsn)
+		pool, err := database.OpenPatient(dsn, tableSilence)
 		if err != nil {
 			return w, fmt.Errorf("partitions[%d]: the database of %s: %w", i, p.Table, err)
 		}

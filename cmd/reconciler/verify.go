@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -49,18 +51,18 @@ func (a *app) partitionsVerifyCommand() *cobra.Command {
 
 func (a *app) verify(ctx context.Context, paths []string) error {
 	var all []partition.Verified
+	var failures []error
 	for _, path := range paths {
 		root, err := verifiable(path)
-		if err != nil {
-			return err
+		if err == nil {
+			var found []partition.Verified
+			found, err = partition.VerifyTree(ctx, root)
+			all = append(all, found...)
 		}
-		found, err := partition.VerifyTree(ctx, root)
-		all = append(all, found...)
-		if err != nil {
-			return err
-		}
+		failures = append(failures, err)
 	}
-	if err := a.printVerified(all); err != nil {
+	// What was found is told whatever could not be read: it may be what is wrong.
+	if err := errors.Join(a.printVerified(all), errors.Join(failures...)); err != nil {
 		return err
 	}
 	good := func(v partition.Verified) bool { return v.OK }
@@ -75,23 +77,31 @@ func (a *app) verify(ctx context.Context, paths []string) error {
 func verifiable(path string) (string, error) {
 	root, err := filepath.EvalSymlinks(path)
 	if err != nil {
-		return "", fmt.Errorf("verifying %s: %w", path, err)
+		return "", fmt.Errorf("verifying %s: %w", printable.Text(path), bare(err))
 	}
 	info, err := os.Stat(root)
 	if err != nil {
-		return "", fmt.Errorf("verifying %s: %w", path, err)
+		return "", fmt.Errorf("verifying %s: %w", printable.Text(path), bare(err))
 	}
 	object, isObject := strings.CutSuffix(root, objectEnd)
 	switch {
 	case info.IsDir(), strings.HasSuffix(root, manifestEnd):
 		return root, nil
 	case !isObject:
-		return "", usage(fmt.Errorf("%s is no directory, and ends neither in %s nor in %s", path, objectEnd, manifestEnd))
+		return "", usage(fmt.Errorf("%s is no directory, and ends neither in %s nor in %s", printable.Text(path), objectEnd, manifestEnd))
 	}
 	if _, err := os.Stat(object + manifestEnd); err == nil {
 		return object + manifestEnd, nil
 	}
 	return root, nil
+}
+
+// bare is why a file could not be looked at, without its name.
+func bare(err error) error {
+	if why, ok := errors.AsType[*fs.PathError](err); ok {
+		return why.Err
+	}
+	return err
 }
 
 func (a *app) printVerified(all []partition.Verified) error {

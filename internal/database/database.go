@@ -31,6 +31,12 @@ func OpenForMigrations(dsn string) (*sqlx.DB, error) {
 	return open(dsn, func(pq.Config) pq.Dialer { return nil })
 }
 
+// OpenPatient is Open for statements that read whole tables: they may take as long as they want, but a server that says nothing for so
+// long is given up.
+func OpenPatient(dsn string, silence time.Duration) (*sqlx.DB, error) {
+	return open(dsn, func(pq.Config) pq.Dialer { return patient{silence} })
+}
+
 func open(dsn string, dialer func(pq.Config) pq.Dialer) (*sqlx.DB, error) {
 	cfg, err := pq.NewConfig(dsn)
 	if err != nil {

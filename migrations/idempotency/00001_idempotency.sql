@@ -173,8 +173,6 @@ LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
 DECLARE
     digest  bytea := sha256(convert_to($1, 'UTF8'));
-    -- Whoever may execute the key holds this advisory lock until its transaction ends: a first arrival can tell without waiting.
-    executing bigint := ('x' || encode(substr(digest, 1, 8), 'hex'))::bit(64)::bigint;
     fresh   timestamptz;
     claimed timestamptz;
     held    record;
@@ -195,11 +193,8 @@ BEGIN
         -- Never before issued_at, whose clock may be ahead: a call issued after the watermark has its key above the watermark.
         -- In whole milliseconds, since settle needs it back unchanged and the instants of many a language carry no more.
         fresh := date_trunc('milliseconds', greatest(clock_timestamp(), $6) + interval '1 millisecond');
-        SELECT c.created_at INTO claimed FROM idempotency.claims c WHERE c.key_digest = digest;
-        IF NOT FOUND THEN
-            PERFORM pg_advisory_xact_lock(executing);
-            INSERT INTO idempotency.claims (key_digest, created_at) VALUES (digest, fresh) ON CONFLICT DO NOTHING;
-            CONTINUE WHEN NOT FOUND;
+        INSERT INTO idempotency.claims (key_digest, created_at) VALUES (digest, fresh) ON CONFLICT DO NOTHING;
+        IF FOUND THEN
             -- The watermark is read after the claim: who deletes an archived key's claim has raised the watermark before. And a receipt
             -- outlives its key.
             IF NOT EXISTS (SELECT FROM idempotency.watermarks w WHERE w.table_name = 'idempotency.keys' AND $6 < w.watermark)
@@ -216,6 +211,8 @@ BEGIN
             outcome := 'EXPIRED';
             RETURN;
         END IF;
+        SELECT c.created_at INTO claimed FROM idempotency.claims c WHERE c.key_digest = digest;
+        CONTINUE WHEN NOT FOUND;
         created_at := claimed;
 
         -- Planned with the values in it, so that no other partition is so much as locked.
@@ -243,7 +240,6 @@ BEGIN
             OR EXISTS (SELECT FROM idempotency.watermarks w WHERE w.table_name = 'idempotency.keys' AND $6 < w.watermark);
         -- Executed anew, the key gets another row, in the partition of today, and is remembered as long as any. Of two that are about
         -- to, one moves the claim; the other waits here, and looks again.
-        PERFORM pg_advisory_xact_lock(executing);
         UPDATE idempotency.claims c SET created_at = greatest(fresh, claimed + interval '1 millisecond')
         WHERE c.key_digest = digest AND c.created_at = claimed RETURNING c.created_at INTO created_at;
         IF FOUND THEN
