@@ -116,7 +116,7 @@ func TestAKilledRunIsGoneOnWithFromAnyPoint(t *testing.T) {
 	t.Log(strings.Join(want, "\n\n"))
 	t.Run("killed", func(t *testing.T) {
 		for i, at := range Failpoints {
-			if testing.Short() && i%12 != 0 { // the race detector sees nothing of the children
+			if testing.Short() && i%24 != 0 { // the race detector sees nothing of the children
 				continue
 			}
 			t.Run(at, func(t *testing.T) {

@@ -20,6 +20,9 @@ func loadNumbers(t testing.TB, db *sqlx.DB, path string, m Manifest, relation st
 
 func TestManyRowsAreLoadedInBatches(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("one goroutine, in which the race detector sees nothing and takes long")
+	}
 	db, src := numbers(t, 2*batchLines+1)
 	db.MustExec(`ALTER TABLE numbers ADD text text; UPDATE numbers SET text = repeat(chr(n), 3 * 1024 * 1024) WHERE n BETWEEN 65 AND 68;
 		UPDATE numbers SET text = repeat('"', 10 * 1024 * 1024) WHERE n = 70`)
