@@ -101,28 +101,25 @@ func (r *pass) verified(ctx context.Context, _ Partition, e *entry) error {
 		return &Held{ReasonObjectDamaged, err.Error()}
 	}
 	failpoint("verify:read")
-	return r.read(ctx, func(tx *sqlx.Tx) error { return r.same(ctx, tx, e.OID, "ACCESS SHARE", m) })
+	return r.read(ctx, func(tx *sqlx.Tx) error { return same(ctx, tx, e.OID, "ACCESS SHARE", m) })
 }
 
 // same holds the partition unless the table with the oid has exactly the rows of the manifest, in all of its columns. It takes a lock
 // until the end of tx.
-func (a *Archiver) same(ctx context.Context, tx *sqlx.Tx, oid uint32, mode string, m Manifest) error {
-	if _, err := lockByOID(ctx, tx, oid, mode); err != nil { // before the columns are read
+func same(ctx context.Context, tx *sqlx.Tx, oid uint32, mode string, m Manifest) error {
+	name, err := lockByOID(ctx, tx, oid, mode)
+	if err != nil {
 		return err
 	}
 	columns, err := columnsOf(ctx, tx, oid)
 	if err != nil {
 		return err
 	}
-	return a.sameIn(ctx, tx, oid, mode, columns, m)
+	return m.equals(ctx, tx, name, columns)
 }
 
-// sameIn compares some columns: a table that is restored may have more than the archive.
-func (a *Archiver) sameIn(ctx context.Context, tx *sqlx.Tx, oid uint32, mode string, columns []Column, m Manifest) error {
-	name, err := lockByOID(ctx, tx, oid, mode)
-	if err != nil {
-		return err
-	}
+// equals holds the partition unless these columns of the table with that name, as SQL, have exactly the rows of the manifest.
+func (m Manifest) equals(ctx context.Context, tx *sqlx.Tx, name string, columns []Column) error {
 	rows, digest, err := digestOf(ctx, tx, name, columns)
 	if err != nil {
 		return err
@@ -179,11 +176,7 @@ func (r *pass) detached(ctx context.Context, _ Partition, e *entry) error {
 	if err := r.write(ctx, e); err != nil { // what came before may have taken hours: whoever was overtaken detaches nothing
 		return err
 	}
-	if err := r.detach(ctx, e.OID); err != nil {
-		return err
-	}
-	r.sum.Detached++
-	return nil
+	return r.finished(ctx, e)
 }
 
 func (r *pass) source(p Partition) source {

@@ -139,7 +139,7 @@ func children(ctx context.Context, q sqlx.QueryerContext, of parent) ([]Partitio
 }
 
 // relation is the quoted name of a table by its oid, or "" when there is none any more. The name is good for as long as the
-// transaction holds a lock on it; locked takes one.
+// transaction holds a lock on it; lockByOID takes one.
 func relation(ctx context.Context, q sqlx.QueryerContext, oid uint32) (name string, err error) {
 	err = sqlx.GetContext(ctx, q, &name, `
 		SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1`, oid)

@@ -9,8 +9,8 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-// Check reports what would keep the table from being archived at all: a table, a column or a right that is not there, or a directory that
-// cannot be written to. It writes nothing.
+// Check reports what would keep the table from being archived at all: a table, a column or a right that is not there, or an archive
+// directory that is none. It writes nothing, so whether the directory can be written to is seen by the first export.
 func (a *Archiver) Check(ctx context.Context) error {
 	v, err := a.look(ctx)
 	if err != nil {

@@ -27,12 +27,13 @@ func (r *pass) dropOld(ctx context.Context) error {
 			continue
 		}
 		if r.limits.DryRun {
-			failures = append(failures, r.count(r.droppable(ctx, e)))
+			_, err := r.droppable(ctx, e)
+			failures = append(failures, r.count(err))
 			continue
 		}
-		err := r.droppable(ctx, e)
+		m, err := r.droppable(ctx, e)
 		if err == nil {
-			err = r.step(ctx, e, StepDropped, func() error { return r.drop(ctx, e) })
+			err = r.step(ctx, e, StepDropped, func() error { return r.drop(ctx, e, m) })
 		}
 		if h := asHeld(err); h != nil {
 			r.sum.Held++
@@ -51,23 +52,23 @@ func (r *pass) dropOld(ctx context.Context) error {
 	return errors.Join(failures...)
 }
 
-// droppable holds a detached partition that somebody may still need: its object is not what was written, or an open call refers to it.
-func (r *pass) droppable(ctx context.Context, e *entry) error {
+// droppable holds a detached partition that somebody may still need: its object is not what was written, or an open call refers to it. It
+// returns what the object has, and nothing when the table is gone: a run before this one was killed after the DROP.
+func (r *pass) droppable(ctx context.Context, e *entry) (m Manifest, err error) {
 	name, err := relation(ctx, r.cfg.DB, e.OID)
-	if err != nil || name == "" && e.Step == StepDropped { // a run before this one was killed after the DROP
-		return err
+	if err != nil || name == "" && e.Step == StepDropped {
+		return m, err
 	}
 	if err := r.alone(ctx, r.cfg.DB, e); err != nil {
-		return err
+		return m, err
 	}
-	m, err := verify(ctx, r.manifest(e))
-	if err != nil {
-		return &Held{ReasonObjectDamaged, err.Error()}
+	if m, err = verify(ctx, r.manifest(e)); err != nil {
+		return m, &Held{ReasonObjectDamaged, err.Error()}
 	}
 	if m.Digest != e.Digest.String || m.Rows != e.Rows.Int64 {
-		return &Held{ReasonObjectDamaged, fmt.Sprintf("%s has %d rows with digest %s, the journal %d with %s", m.Object, m.Rows, m.Digest, e.Rows.Int64, e.Digest.String)}
+		return m, &Held{ReasonObjectDamaged, fmt.Sprintf("%s has %d rows with digest %s, the journal %d with %s", m.Object, m.Rows, m.Digest, e.Rows.Int64, e.Digest.String)}
 	}
-	return r.over(ctx, e.OID)
+	return m, r.over(ctx, e.OID)
 }
 
 // alone holds a detached partition that somebody attached again, here or elsewhere, or renamed. Under a lock on it the answer stays true.
@@ -91,17 +92,13 @@ func (a *Archiver) alone(ctx context.Context, q sqlx.QueryerContext, e *entry) e
 
 // drop deletes the claims of what is in the partition, and then the table, if it is still exactly what the object has. Never CASCADE: what
 // depends on it was made by somebody who wants it.
-func (r *pass) drop(ctx context.Context, e *entry) error {
+func (r *pass) drop(ctx context.Context, e *entry, m Manifest) error {
 	name, err := relation(ctx, r.cfg.DB, e.OID)
 	if err != nil || name == "" {
 		return err
 	}
-	m, err := verify(ctx, r.manifest(e))
-	if err != nil {
-		return &Held{ReasonObjectDamaged, err.Error()}
-	}
 	// Compared before anything is deleted, and again under the lock of the DROP.
-	if err := r.read(ctx, func(tx *sqlx.Tx) error { return r.same(ctx, tx, e.OID, "ACCESS SHARE", m) }); err != nil {
+	if err := r.read(ctx, func(tx *sqlx.Tx) error { return same(ctx, tx, e.OID, "ACCESS SHARE", m) }); err != nil {
 		return err
 	}
 	if r.cfg.Table == keysTable {
@@ -114,7 +111,7 @@ func (r *pass) drop(ctx context.Context, e *entry) error {
 		return err
 	}
 	err = r.alter(ctx, func(tx *sqlx.Tx) error {
-		if err := r.same(ctx, tx, e.OID, "ACCESS EXCLUSIVE", m); err != nil {
+		if err := same(ctx, tx, e.OID, "ACCESS EXCLUSIVE", m); err != nil {
 			return err
 		}
 		if err := r.alone(ctx, tx, e); err != nil { // hours may have passed since it was asked first

@@ -113,10 +113,7 @@ func (a *Archiver) unfreeze(ctx context.Context, oid uint32) error {
 		return err
 	})
 	if err == nil {
-		err = database.InTx(ctx, readCommitted{a.cfg.DB}, func(tx *sqlx.Tx) error {
-			if _, err := tx.ExecContext(ctx, `SELECT set_config('lock_timeout', $1, true)`, a.lockTimeout()); err != nil {
-				return err
-			}
+		err = a.once(ctx, readCommitted{a.cfg.DB}, func(tx *sqlx.Tx) error {
 			name, err := lockByOID(ctx, tx, oid, "ACCESS EXCLUSIVE")
 			if err != nil {
 				return err

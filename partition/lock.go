@@ -31,17 +31,20 @@ func (r readCommitted) BeginTxx(ctx context.Context, _ *sql.TxOptions) (*sqlx.Tx
 // transact runs fn in a transaction that writes every value in one way and waits no longer than LockTimeout for each lock, again and
 // again for a while. Everybody who comes after us waits as long as we do, so the waits are short and there are pauses between them.
 func (a *Archiver) transact(ctx context.Context, db database.Beginner, fn func(tx *sqlx.Tx) error) error {
-	return a.patiently(ctx, func() error {
-		return database.InTx(ctx, db, func(tx *sqlx.Tx) error {
-			if err := exact(ctx, tx); err != nil {
-				return err
-			}
-			// A process that is stopped in the middle has its locks taken away by the server.
-			if _, err := tx.ExecContext(ctx, `SELECT set_config('lock_timeout', $1, true), set_config('idle_in_transaction_session_timeout', '10s', true)`, a.lockTimeout()); err != nil {
-				return err
-			}
-			return fn(tx)
-		})
+	return a.patiently(ctx, func() error { return a.once(ctx, db, fn) })
+}
+
+// once is transact for those who go without when somebody has the lock.
+func (a *Archiver) once(ctx context.Context, db database.Beginner, fn func(tx *sqlx.Tx) error) error {
+	return database.InTx(ctx, db, func(tx *sqlx.Tx) error {
+		if err := exact(ctx, tx); err != nil {
+			return err
+		}
+		// A process that is stopped in the middle has its locks taken away by the server.
+		if _, err := tx.ExecContext(ctx, `SELECT set_config('lock_timeout', $1, true), set_config('idle_in_transaction_session_timeout', '10s', true)`, a.lockTimeout()); err != nil {
+			return err
+		}
+		return fn(tx)
 	})
 }
 

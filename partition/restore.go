@@ -61,7 +61,7 @@ func (r *pass) restore(ctx context.Context, name string) (done Restored, err err
 		if err != nil {
 			return err
 		}
-		if err := r.read(ctx, func(tx *sqlx.Tx) error { return r.sameIn(ctx, tx, e.OID, "ACCESS SHARE", m.Columns, m) }); err != nil {
+		if err := r.read(ctx, func(tx *sqlx.Tx) error { return sameAsArchived(ctx, tx, e.OID, m) }); err != nil {
 			return err
 		}
 		if err := r.remember(ctx, e); err != nil {
@@ -136,12 +136,21 @@ func (r *pass) rebuild(ctx context.Context, e *entry, m Manifest) error {
 			return err
 		}
 		failpoint("restore:loaded")
-		return r.sameIn(ctx, tx, e.OID, "ACCESS SHARE", m.Columns, m)
+		return sameAsArchived(ctx, tx, e.OID, m)
 	})
 	if err != nil {
 		return err
 	}
 	return r.write(ctx, e) // the new oid
+}
+
+// sameAsArchived is same in the columns of the archive: a table that is restored may have more.
+func sameAsArchived(ctx context.Context, tx *sqlx.Tx, oid uint32, m Manifest) error {
+	name, err := lockByOID(ctx, tx, oid, "ACCESS SHARE")
+	if err != nil {
+		return err
+	}
+	return m.equals(ctx, tx, name, m.Columns)
 }
 
 // remember makes the claims of a partition that comes back. Those of one that is not dropped yet may be gone as well: a run that was

@@ -104,7 +104,7 @@ func (g *generation) tendOnce(ctx context.Context, t *partitioned) (err error) {
 		}
 	}()
 	wrong := t.Check(ctx)
-	// The lease of a run, since two who make the same partition get into each other's way. Who holds it makes them as well.
+	// Under the lease of a run, so that of many replicas one does it. Whoever holds it makes them as well.
 	missing := task.Hold(ctx, g.db, g.log, "archive:"+t.Subject(), g.workers.holder, func(ctx context.Context) error {
 		done, err := t.Ensure(ctx)
 		if len(done.Made) > 0 {
